@@ -1,0 +1,49 @@
+"""What the command groups share: consoles, safe text from data, and JSON output.
+
+Text that comes from data (file names, trace lines, model output) passes through :func:`safe`, so that neither markup
+nor control characters reach the terminal raw.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+#: Longest piece of foreign text that is shown; a hostile line could be megabytes.
+MAX_SHOWN_CHARACTERS = 2_000
+
+
+def visible(text: str) -> str:
+    """Return ``text`` with every control and format character spelled out, at most ``MAX_SHOWN_CHARACTERS`` long."""
+    cut = text[:MAX_SHOWN_CHARACTERS]
+    shown = "".join(c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
+    return shown + ("…" if len(text) > MAX_SHOWN_CHARACTERS else "")
+
+
+def safe(text: str) -> str:
+    """Return ``text`` fit for a rich console: control characters spelled out, markup escaped."""
+    return escape(visible(text))
+
+
+def console() -> Console:
+    """Return a console on standard output; it honours ``NO_COLOR`` and terminals that are none."""
+    return Console(highlight=False)
+
+
+def stderr_console() -> Console:
+    """Return a console on standard error, where progress and remarks go so that ``--json`` output stays clean."""
+    return Console(stderr=True, highlight=False)
+
+
+def stderr_line(text: str) -> None:
+    """Write one plain line to standard error."""
+    sys.stderr.write(visible(text) + "\n")
+
+
+def print_json(value: Any) -> None:
+    """Write ``value`` as one JSON document to standard output; NaN and infinities are refused, not written."""
+    sys.stdout.write(json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")

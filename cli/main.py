@@ -1,0 +1,58 @@
+"""Assembles the command line from one module per group; each module imports its machinery only when it runs."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import typer
+
+from kvcrucible import __version__
+from kvcrucible.contract.errors import CrucibleError, ExitStatus, InputError, NotRunError
+from kvcrucible.cli.console import stderr_line
+
+#: Modules of ``kvcrucible.cli`` that have a ``register(app)``; the order is the order of ``--help``.
+GROUPS = ("fuzz", "faults", "replay", "capacity", "generate", "model", "invariants", "doctor")
+
+
+def build_app() -> typer.Typer:
+    """Return the whole command-line application, without running it."""
+    app = typer.Typer(
+        name="kvcrucible",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        help="Finds the silent bugs of paged KV caches: fuzz, replay, compare, measure.",
+    )
+
+    @app.callback(invoke_without_command=True)
+    def root(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+        if version:
+            print(__version__)
+            raise typer.Exit()
+
+    for name in GROUPS:
+        import_module(f"kvcrucible.cli.{name}").register(app)
+    return app
+
+
+def main() -> None:
+    """Entry point: run the application and turn our errors into the exit statuses of the contract."""
+    try:
+        build_app()()
+    except NotRunError as error:
+        stderr_line(f"not run: {error}")
+        sys.exit(ExitStatus.NOT_RUN)
+    except InputError as error:
+        stderr_line(f"error: {error}")
+        sys.exit(ExitStatus.USAGE)
+    except KeyboardInterrupt:
+        stderr_line("interrupted")
+        sys.exit(ExitStatus.INTERRUPTED)
+    except CrucibleError as error:
+        stderr_line(f"error: {error}")
+        sys.exit(ExitStatus.INTERNAL)
+
+
+if __name__ == "__main__":
+    main()

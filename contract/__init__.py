@@ -1,0 +1,1 @@
+"""Plain data that every part agrees on: operations, outcomes, errors, snapshots, profiles."""

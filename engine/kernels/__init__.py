@@ -1,0 +1,1 @@
+"""Operators over a non-owning view of pages and block-table rows."""

@@ -1,0 +1,1 @@
+"""A real decoder that writes through a paged cache."""

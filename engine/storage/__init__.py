@@ -1,0 +1,1 @@
+"""Where keys and values live; the only part of the engine that may import torch."""

@@ -1,0 +1,1 @@
+"""State machines and campaigns that set an engine against the reference."""

@@ -1,0 +1,1 @@
+"""Seeded faults that a campaign must find."""

@@ -1,0 +1,1 @@
+"""The catalogue of named invariants and their checkers."""

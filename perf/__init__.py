@@ -1,0 +1,1 @@
+"""Measurement, traces and the capacity study."""

@@ -1,0 +1,1 @@
+"""Stored results turned into pages and tables."""
