@@ -1,0 +1,141 @@
+"""Storage profiles: which planes hold keys and values, and how many bytes each takes (DESIGN 4.2).
+
+A profile is a list of planes and nothing else.  Every byte figure of the project is computed from that list, side by
+side, and never as twice one side: a profile may store keys and values differently.  A quantised profile is a code plane
+and a scale plane per side; adding one is adding planes here, never a formula elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from kvcrucible.contract.errors import BadArgument, InputError
+
+BITS_PER_BYTE = 8
+
+
+class Side(str, Enum):
+    """Which half of the attention state a plane belongs to."""
+
+    KEY = "k"
+    VALUE = "v"
+
+
+class Role(str, Enum):
+    """What a plane's elements are: the numbers (or their codes), or the scales that the codes are multiplied by."""
+
+    CODE = "code"
+    SCALE = "scale"
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Shape of one pool's attention state: layers × KV heads × head dimension, all at least 1.
+
+    Raises :class:`BadArgument` where a number is below 1.
+    """
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "kv_heads", "head_dim"):
+            if getattr(self, name) < 1:
+                raise BadArgument(f"a geometry with {name} = {getattr(self, name)}", "a number below 1", "give 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """One array of a profile, the same for every layer.
+
+    ``element`` names the stored format and ``element_bits`` is its width; one stored element covers ``group`` elements
+    of the head dimension: 1 for codes, the group length for scales.
+    """
+
+    side: Side
+    role: Role
+    element: str
+    element_bits: int
+    group: int = 1
+
+    @property
+    def name(self) -> str:
+        """Name of the plane, unique within a profile: ``k_code``, ``v_scale``."""
+        return f"{self.side.value}_{self.role.value}"
+
+    def divides(self, head_dim: int) -> bool:
+        """Tell whether a row of ``head_dim`` elements is whole groups and whole bytes of this plane."""
+        return head_dim % self.group == 0 and head_dim // self.group * self.element_bits % BITS_PER_BYTE == 0
+
+    def elements_per_row(self, head_dim: int) -> int:
+        """Return how many elements this plane stores for one token, layer and KV head.
+
+        Raises :class:`BadArgument` where the plane's group does not divide ``head_dim``.
+        """
+        if not self.divides(head_dim):
+            raise BadArgument(
+                f"plane {self.name} for head dimension {head_dim}",
+                f"groups of {self.group} elements, {self.element_bits} bits stored for each",
+                f"use a head dimension that is a multiple of {self.group} and fills whole bytes, or another profile",
+            )
+        return head_dim // self.group
+
+    def bytes_per_row(self, head_dim: int) -> int:
+        """Return the bytes that this plane stores for one token, layer and KV head; raises as above."""
+        return self.elements_per_row(head_dim) * self.element_bits // BITS_PER_BYTE
+
+
+@dataclass(frozen=True, slots=True)
+class StorageProfile:
+    """A named, closed list of planes.  All methods are pure; those that take a head dimension refuse one that a group
+    does not divide (:class:`BadArgument`).
+    """
+
+    name: str
+    planes: tuple[Plane, ...]
+
+    def __post_init__(self) -> None:
+        names = [plane.name for plane in self.planes]
+        assert len(set(names)) == len(names), f"{self.name}: two planes of one name"
+        for side in Side:
+            assert f"{side.value}_code" in names, f"{self.name}: no code plane on side {side.value}"
+
+    def bytes_per_token_and_head(self, head_dim: int, side: Side | None = None) -> int:
+        """Return bytes for one token, layer and KV head: keys and values together, or one ``side`` of them."""
+        return sum(p.bytes_per_row(head_dim) for p in self.planes if side is None or p.side is side)
+
+    def bytes_per_token(self, geometry: Geometry) -> int:
+        """Return bytes for one token over all layers, KV heads and planes."""
+        return geometry.layers * geometry.kv_heads * self.bytes_per_token_and_head(geometry.head_dim)
+
+    def bytes_per_page_group(self, geometry: Geometry, page_size: int) -> int:
+        """Return bytes of one page group: ``page_size`` tokens over all layers, KV heads and planes (DESIGN 3)."""
+        check_page_size(page_size)
+        return page_size * self.bytes_per_token(geometry)
+
+
+def check_page_size(page_size: int) -> None:
+    """Refuse a page size that is not a power of two (DESIGN 3); raises :class:`BadArgument`."""
+    if page_size < 1 or page_size & (page_size - 1):
+        raise BadArgument(f"pages of {page_size} tokens", "not a power of two", "use 16, 64 or another power of two")
+
+
+def _plain(name: str, element: str, element_bits: int) -> StorageProfile:
+    """Return a profile that stores the numbers themselves, one code plane a side."""
+    return StorageProfile(name, tuple(Plane(side, Role.CODE, element, element_bits) for side in Side))
+
+
+#: Every profile by its public name.
+PROFILES: dict[str, StorageProfile] = {
+    profile.name: profile for profile in (_plain("FP32", "float32", 32), _plain("BF16", "bfloat16", 16))
+}
+
+
+def storage_profile(name: str) -> StorageProfile:
+    """Return the profile called ``name``; raises :class:`InputError` that lists the names there are."""
+    try:
+        return PROFILES[name]
+    except KeyError:
+        raise InputError(f"no storage profile is called {name!r}; use one of {', '.join(PROFILES)}") from None
