@@ -1,0 +1,45 @@
+"""What an engine under test can do, so that a campaign asks for nothing else and says what it could not check."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kvcrucible.contract.operations import OPERATIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What one engine offers to the harness.
+
+    ``operations``: names of the operations that it carries out.  ``reserves``: admission reserves the worst case, so an
+    admitted sequence always finishes; without it pages are granted on demand and an append may be refused.
+    ``payload``: rows can be written and read back.  ``raw_write``: free and stale bytes can be poisoned.
+    ``snapshot_parts``: names of the snapshot's parts that the engine can fill; checkers of others are not run.
+    ``unchecked``: what cannot be checked on this engine, in words, one reason each.
+    """
+
+    engine: str
+    operations: frozenset[str] = frozenset(kind.__name__ for kind in OPERATIONS)
+    reserves: bool = True
+    payload: bool = True
+    raw_write: bool = True
+    snapshot_parts: frozenset[str] = field(default_factory=lambda: ALL_PARTS)
+    unchecked: tuple[str, ...] = ()
+
+
+#: Every part of a snapshot, by the names of ``contract.snapshot.Snapshot``'s fields.
+ALL_PARTS: frozenset[str] = frozenset(
+    {
+        "pools",
+        "pages",
+        "spaces",
+        "sequences",
+        "continuations",
+        "checkpoints",
+        "findable",
+        "rows",
+        "units",
+        "queue",
+        "free_pages",
+    }
+)

@@ -1,0 +1,272 @@
+"""Operations and their outcomes: the language in which a harness speaks to any engine (DESIGN 4.8, 4.14).
+
+Operations are frozen values whose ``repr`` is valid Python, so a failing sequence prints as a test.  Handles are plain
+integers: a sequence keeps one id while it is queued, active and retained, and ids are never reused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+from kvcrucible.contract.errors import RefusalKind
+from kvcrucible.contract.tokens import Tokens, count
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Everything beside the token ids that must be equal for two prefixes to be one (DESIGN 4.9)."""
+
+    adapter: str = ""
+    tenant_salt: str = ""
+    weights_epoch: int = 0
+    position_mode: str = "absolute"
+
+
+DEFAULT_IDENTITY = Identity()
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Queue a request.  ``max_new`` counts positions after the prompt; ``consume`` lets it take a continuation by Move.
+
+    Value: the new sequence id.
+    """
+
+    prompt: Tokens
+    max_new: int
+    session: str | None = None
+    consume: bool = False
+    identity: Identity = DEFAULT_IDENTITY
+
+
+@dataclass(frozen=True, slots=True)
+class TryAdmit:
+    """Admit one queued request if it heads the queue and fits.  Value: ``Admitted`` or ``Waiting``."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Admit from the head of the queue until one has to wait.  Value: ``Scheduled``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Unit work: the next ``count`` tokens of a prompt that is not yet complete."""
+
+    sequence: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Unit work: ``tokens`` after a complete prompt; decode is one token, a run of n stands for n rounds."""
+
+    sequence: int
+    tokens: Tokens
+
+    @property
+    def count(self) -> int:
+        """Positions that this work writes."""
+        return count(self.tokens)
+
+
+Work: TypeAlias = Prefill | Append
+
+
+@dataclass(frozen=True, slots=True)
+class BeginUnit:
+    """Materialise what ``work`` writes, publish the mappings and freeze the rows.  Value: the new unit id."""
+
+    work: tuple[Work, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndUnit:
+    """Commit or abort a unit; rows whose cancel was recorded are aborted and ended either way.  Value: ``UnitEnded``."""
+
+    unit: int
+    commit: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Start a child that shares the source's first ``position`` tokens; it may grow by ``max_new``.  Value: the child."""
+
+    source: int
+    position: int
+    max_new: int
+    session: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Cut an active sequence back to ``position`` tokens, exactly.  Value: None."""
+
+    sequence: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Make the committed frontier findable.  Value: the checkpoint id (the old one where it exists already)."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """End an active sequence, keeping it as a continuation or not.  Value: whether it was retained."""
+
+    sequence: int
+    retain: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Drop a queued or active sequence.  Value: True when done, False when recorded for the end of its unit."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Drop an unpinned continuation.  Value: None."""
+
+    continuation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Protect a continuation from release (``pinned=False`` lifts it).  Value: None."""
+
+    continuation: int
+    pinned: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Ask what a prompt would hit.  Value: ``Hit`` or None.  Changes nothing."""
+
+    prompt: Tokens
+    identity: Identity = DEFAULT_IDENTITY
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Let the engine notice finished device effects.  Value: the ids of units whose effects are complete."""
+
+
+Operation: TypeAlias = (
+    Submit
+    | TryAdmit
+    | Schedule
+    | BeginUnit
+    | EndUnit
+    | Fork
+    | Truncate
+    | Checkpoint
+    | Finish
+    | Cancel
+    | Release
+    | Pin
+    | Lookup
+    | Progress
+)
+
+OPERATIONS: tuple[type, ...] = (
+    Submit,
+    TryAdmit,
+    Schedule,
+    BeginUnit,
+    EndUnit,
+    Fork,
+    Truncate,
+    Checkpoint,
+    Finish,
+    Cancel,
+    Release,
+    Pin,
+    Lookup,
+    Progress,
+)
+
+
+class AdmissionMode(str, Enum):
+    """How an admitted sequence got its first positions (DESIGN 4.5, 4.9)."""
+
+    COLD = "cold"
+    FORK = "fork"
+    MOVE = "move"
+    MOVE_TRUNCATED = "move-truncated"
+
+
+class WaitingKind(str, Enum):
+    """Why a queued request is not admitted now."""
+
+    BEHIND_HEAD = "behind-head"
+    SESSION_BUSY = "session-busy"
+    NO_ROW = "no-row"
+    DEVICE_CAPACITY = "device-capacity"
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request became active.  ``hit`` is the number of positions that it did not have to prefill."""
+
+    sequence: int
+    mode: AdmissionMode
+    source: int | None = None
+    hit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A request stays queued."""
+
+    sequence: int
+    kind: WaitingKind
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """What one ``schedule`` did: who was admitted, in order, and why the head waits (None: the queue is empty)."""
+
+    admitted: tuple[Admitted, ...] = ()
+    waiting: Waiting | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnitEnded:
+    """Frontiers after a unit, in the order of its work, and the sequences that a recorded cancel ended."""
+
+    frontiers: tuple[tuple[int, int], ...]
+    cancelled: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """The best checkpoint for a prompt: its owner, its id and the number of tokens in common."""
+
+    source: int
+    checkpoint: int
+    length: int
+
+
+Value: TypeAlias = int | bool | None | Admitted | Waiting | Scheduled | UnitEnded | Hit | tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an operation came to: a value or a refusal's kind, and the continuations that were released on the way.
+
+    ``counters`` are (leased, reserved, free) per pool afterwards.
+    """
+
+    value: Value = None
+    refusal: RefusalKind | None = None
+    evicted: tuple[int, ...] = ()
+    counters: tuple[tuple[int, int, int], ...] = field(default=())

@@ -1,0 +1,384 @@
+"""The semantics table (DESIGN 4.14) as executable rows: operation and facts to refusal kind or counter change.
+
+Engine, reference model, history checker and adapters are judged by these rows.  A row is a predicate over :class:`Facts`,
+plain observations about the addressed sequence and the pool *before* the operation.  :func:`first_refusal` returns the
+kind of the first row that applies, in the order of precedence of DESIGN 4.14.1; :func:`counter_change` gives what an
+operation that is not refused does to (leased, reserved, free).
+
+Verifies: which refusal is due, and the exact change of the three counters.
+Does not verify: which page or row is chosen, nor what is written into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from kvcrucible.contract.errors import RefusalKind
+from kvcrucible.contract.operations import (
+    Append,
+    BeginUnit,
+    Cancel,
+    Checkpoint,
+    EndUnit,
+    Finish,
+    Fork,
+    Lookup,
+    Pin,
+    Prefill,
+    Release,
+    Submit,
+    Truncate,
+    TryAdmit,
+)
+
+
+class State(str, Enum):
+    """Where a sequence id is in its life (DESIGN 4.8).  GONE covers ended, evicted and never issued."""
+
+    QUEUED = "queued"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    CONTINUATION = "continuation"
+    GONE = "gone"
+
+
+ACTIVE = frozenset({State.PREFILL, State.DECODE})
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known before an operation.  Counts are tokens unless named ``_pages``.
+
+    ``position``: where the operation cuts or forks.  ``count``: positions that it writes.  ``limit``: the last position
+    that the sequence may reach, or that a new one would reach.  ``entitlement_pages``: ceil(limit / P) of a new one.
+    ``need_pages``: pages that it takes from free.  ``available_pages``: free now, plus what releasing every releasable
+    continuation would free.  ``repeated``: the same sequence is named twice in one unit.
+    """
+
+    state: State = State.GONE
+    unit_known: bool = False
+    in_flight: bool = False
+    pinned: bool = False
+    repeated: bool = False
+    empty: bool = False
+    frontier: int = 0
+    prompt: int = 0
+    position: int = 0
+    count: int = 0
+    max_new: int = 0
+    limit: int = 0
+    max_context: int = 0
+    entitlement_pages: int = 0
+    capacity_pages: int = 0
+    session_busy: bool = False
+    free_rows: int = 0
+    need_pages: int = 0
+    available_pages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One refusal rule: ``operations`` to which it applies, its kind, when it applies, in words, and its source."""
+
+    name: str
+    operations: frozenset[type]
+    kind: RefusalKind
+    applies: Callable[[Facts], bool]
+    statement: str
+    source: str
+
+
+def _row(
+    name: str,
+    operations: set[type],
+    kind: RefusalKind,
+    applies: Callable[[Facts], bool],
+    statement: str,
+    source: str,
+) -> Row:
+    return Row(name, frozenset(operations), kind, applies, statement, source)
+
+
+_ON_ACTIVE: set[type] = {Prefill, Append, Truncate, Checkpoint, Finish}
+_ON_CONTINUATION: set[type] = {Release, Pin}
+_STARTS: set[type] = {Submit, Fork}
+
+ROWS: tuple[Row, ...] = (
+    _row(
+        "unknown-sequence",
+        _ON_ACTIVE | _ON_CONTINUATION | {TryAdmit, Fork, Cancel},
+        RefusalKind.STALE_HANDLE,
+        lambda f: f.state is State.GONE,
+        "The id names no queued, active or retained sequence.",
+        "4.3, 4.14.1",
+    ),
+    _row(
+        "unknown-unit",
+        {EndUnit},
+        RefusalKind.STALE_HANDLE,
+        lambda f: not f.unit_known,
+        "The id names no unit in flight.",
+        "4.3, 4.7",
+    ),
+    _row(
+        "not-active",
+        _ON_ACTIVE,
+        RefusalKind.WRONG_STATE,
+        lambda f: f.state not in ACTIVE,
+        "Only an active sequence can be written, cut, marked or finished; a continuation is forked instead.",
+        "4.8, 4.14.10",
+    ),
+    _row(
+        "prompt-complete",
+        {Prefill},
+        RefusalKind.WRONG_STATE,
+        lambda f: f.state is State.DECODE,
+        "The prompt is complete, nothing is left to prefill.",
+        "4.8",
+    ),
+    _row(
+        "prompt-incomplete",
+        {Append},
+        RefusalKind.WRONG_STATE,
+        lambda f: f.state is State.PREFILL,
+        "The prompt has to be complete before anything is appended.",
+        "4.8",
+    ),
+    _row(
+        "not-queued",
+        {TryAdmit},
+        RefusalKind.WRONG_STATE,
+        lambda f: f.state is not State.QUEUED,
+        "Only a queued request can be admitted.",
+        "4.8",
+    ),
+    _row(
+        "fork-of-queued",
+        {Fork},
+        RefusalKind.WRONG_STATE,
+        lambda f: f.state is State.QUEUED,
+        "A queued request has no positions to fork.",
+        "4.14.4",
+    ),
+    _row(
+        "not-continuation",
+        _ON_CONTINUATION,
+        RefusalKind.WRONG_STATE,
+        lambda f: f.state is not State.CONTINUATION,
+        "Only a continuation can be released or pinned.",
+        "4.8",
+    ),
+    _row(
+        "release-of-pinned",
+        {Release},
+        RefusalKind.WRONG_STATE,
+        lambda f: f.pinned,
+        "A pinned continuation is protected until it is unpinned.",
+        "4.14.8",
+    ),
+    _row(
+        "cancel-of-continuation",
+        {Cancel},
+        RefusalKind.WRONG_STATE,
+        lambda f: f.state is State.CONTINUATION,
+        "A continuation has ended already; it is released, not cancelled.",
+        "4.8",
+    ),
+    _row(
+        "checkpoint-of-nothing",
+        {Checkpoint},
+        RefusalKind.WRONG_STATE,
+        lambda f: f.frontier == 0,
+        "A sequence without a committed token has no frontier to keep.",
+        "4.14.6",
+    ),
+    _row(
+        "row-in-flight",
+        _ON_ACTIVE | {Fork},
+        RefusalKind.ROW_IN_FLIGHT,
+        lambda f: f.in_flight,
+        "A row that a unit has selected is frozen until the unit ends.",
+        "4.7, 4.14.4, 4.14.10",
+    ),
+    _row(
+        "empty-unit",
+        {BeginUnit},
+        RefusalKind.BAD_ARGUMENT,
+        lambda f: f.empty,
+        "A unit has work for at least one row.",
+        "4.7",
+    ),
+    _row(
+        "repeated-sequence",
+        {Prefill, Append},
+        RefusalKind.BAD_ARGUMENT,
+        lambda f: f.repeated,
+        "A unit selects a sequence once.",
+        "4.7",
+    ),
+    _row(
+        "empty-work",
+        {Prefill, Append},
+        RefusalKind.BAD_ARGUMENT,
+        lambda f: f.count < 1,
+        "Work writes at least one position.",
+        "4.7",
+    ),
+    _row(
+        "prefill-beyond-prompt",
+        {Prefill},
+        RefusalKind.BAD_ARGUMENT,
+        lambda f: f.frontier + f.count > f.prompt,
+        "A prefill chunk ends at or before the end of the prompt.",
+        "4.8",
+    ),
+    _row(
+        "empty-prompt",
+        {Submit, Lookup},
+        RefusalKind.BAD_ARGUMENT,
+        lambda f: f.prompt == 0,
+        "A prompt has at least one token.",
+        "4.14.2",
+    ),
+    _row(
+        "negative-growth",
+        _STARTS,
+        RefusalKind.BAD_ARGUMENT,
+        lambda f: f.max_new < 0,
+        "max_new counts positions and is at least 0.",
+        "4.14.3",
+    ),
+    _row(
+        "fork-position",
+        {Fork},
+        RefusalKind.BAD_ARGUMENT,
+        lambda f: not 1 <= f.position <= f.frontier,
+        "A fork starts at a committed position of at least 1.",
+        "4.14.4",
+    ),
+    _row(
+        "truncate-position",
+        {Truncate},
+        RefusalKind.BAD_ARGUMENT,
+        lambda f: not 0 <= f.position <= f.frontier,
+        "A cut lies at or below the committed frontier.",
+        "4.14.10",
+    ),
+    _row(
+        "beyond-limit",
+        {Append},
+        RefusalKind.LIMIT_EXCEEDED,
+        lambda f: f.frontier + f.count > f.limit,
+        "A sequence never passes the position that it was admitted for.",
+        "4.14.3",
+    ),
+    _row(
+        "beyond-context",
+        _STARTS,
+        RefusalKind.LIMIT_EXCEEDED,
+        lambda f: f.limit > f.max_context,
+        "The last position lies within max_context.",
+        "4.14.2",
+    ),
+    _row(
+        "beyond-pool",
+        _STARTS,
+        RefusalKind.LIMIT_EXCEEDED,
+        lambda f: f.entitlement_pages > f.capacity_pages,
+        "The worst case fits the whole pool.",
+        "4.14.2",
+    ),
+    _row(
+        "session-busy",
+        {Fork, TryAdmit},
+        RefusalKind.SESSION_BUSY,
+        lambda f: f.session_busy,
+        "One session key has at most one active sequence.",
+        "4.14.9",
+    ),
+    _row(
+        "no-row",
+        {Fork, TryAdmit},
+        RefusalKind.NO_ROW,
+        lambda f: f.free_rows < 1,
+        "An active sequence needs a row of the block-table matrix.",
+        "4.7",
+    ),
+    _row(
+        "no-pages",
+        {Fork, TryAdmit, Truncate, Prefill, Append},
+        RefusalKind.DEVICE_CAPACITY,
+        lambda f: f.need_pages > f.available_pages,
+        "The pages fit once every releasable continuation is counted as released.",
+        "4.8, 4.9, 4.14.1",
+    ),
+)
+
+
+def refusals(operation: type, facts: Facts) -> tuple[Row, ...]:
+    """Return every row that refuses ``operation`` under ``facts``, in order of precedence."""
+    hits = [row for row in ROWS if operation in row.operations and row.applies(facts)]
+    return tuple(sorted(hits, key=lambda row: row.kind.precedence))
+
+
+def first_refusal(operation: type, facts: Facts) -> RefusalKind | None:
+    """Return the kind that is due for ``operation`` under ``facts``; None means that it is carried out.
+
+    For ``TryAdmit`` the kinds from ``session-busy`` on are not refusals but reasons to wait (DESIGN 4.14.2).
+    """
+    hits = refusals(operation, facts)
+    return hits[0].kind if hits else None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Change of one pool's counters, in pages; the three add up to 0 (DESIGN 4.3)."""
+
+    leased: int = 0
+    reserved: int = 0
+    free: int = 0
+
+    def __add__(self, other: Change) -> Change:
+        return Change(self.leased + other.leased, self.reserved + other.reserved, self.free + other.free)
+
+
+def reserve(pages: int) -> Change:
+    """Promise ``pages`` that were free."""
+    return Change(reserved=pages, free=-pages)
+
+
+def unreserve(pages: int) -> Change:
+    """Give promised pages back to free."""
+    return Change(reserved=-pages, free=pages)
+
+
+def materialise(pages: int) -> Change:
+    """Turn promised pages into leases."""
+    return Change(leased=pages, reserved=-pages)
+
+
+def dematerialise(pages: int) -> Change:
+    """Turn leases back into the same reservation."""
+    return Change(leased=-pages, reserved=pages)
+
+
+def release(pages: int) -> Change:
+    """Give leased pages back to free."""
+    return Change(leased=-pages, free=pages)
+
+
+def admit_change(entitlement_pages: int, shared_full_pages: int, tail_copied: bool) -> Change:
+    """Counter change of a cold start or a fork: reserve the private worst case, lease the copied tail (DESIGN 4.14.4)."""
+    return reserve(entitlement_pages - shared_full_pages) + materialise(int(tail_copied))
+
+
+def truncate_change(dropped_private: int, dropped_shared: int, tail_copied: bool) -> Change:
+    """Counter change of a cut: private pages return to the reservation, shared ones are reserved anew (DESIGN 4.6)."""
+    return dematerialise(dropped_private) + reserve(dropped_shared + int(tail_copied)) + materialise(int(tail_copied))
+
+
+def end_change(exclusive_pages: int, unused_reservation: int, retained: bool) -> Change:
+    """Counter change of an end: the unused reservation is freed, and the exclusive pages unless retained (4.14.5)."""
+    return unreserve(unused_reservation) + (Change() if retained else release(exclusive_pages))

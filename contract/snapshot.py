@@ -1,0 +1,246 @@
+"""The whole visible bookkeeping of an engine as plain data (DESIGN 6); no keys, no values.
+
+A *full* snapshot holds everything.  A *partial* one holds the pools and only the entries that an operation touched; an
+entry that was touched and is absent has ceased to exist.  Entries are frozen, so snapshots may share them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from functools import cache
+from importlib import resources
+from typing import Any, get_type_hints
+
+from kvcrucible.contract.operations import Identity
+from kvcrucible.contract.tokens import Tokens
+
+#: Name and version of the serialised form; a change of meaning raises the number.
+SNAPSHOT_FORMAT = "kvcrucible.snapshot/1"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """Counters of one pool, in pages (DESIGN 4.3)."""
+
+    name: str
+    page_size: int
+    capacity: int
+    leased: int
+    reserved: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageState:
+    """One logical page: ``committed`` columns, ``references`` from spaces (and units), and its device lease."""
+
+    page: int
+    pool: int
+    epoch: int
+    committed: int
+    references: int
+    device: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceState:
+    """The address space of one sequence or continuation in one pool.
+
+    ``pages`` are logical page ids in order.  ``frontier`` is committed; ``provisional`` is where a unit in flight will
+    move it (equal to the frontier outside a unit).
+    """
+
+    owner: int
+    pool: int
+    pages: tuple[int, ...]
+    frontier: int
+    provisional: int
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceState:
+    """One active sequence.  ``entitlement`` and ``reserved`` are pages per pool; ``limit`` is its last position + 1."""
+
+    sequence: int
+    row: int
+    prompt: int
+    limit: int
+    session: str | None
+    entitlement: tuple[int, ...]
+    reserved: tuple[int, ...]
+    in_flight: bool
+    cancel_recorded: bool
+    tokens: Tokens
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuationState:
+    """One retained bundle; ``last_use`` orders release under pressure (lowest first)."""
+
+    continuation: int
+    session: str | None
+    pinned: bool
+    last_use: int
+    tokens: Tokens
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """An immutable frontier of ``owner``.
+
+    ``page``, ``epoch``, ``columns``: the logical page that holds its last token, that page's epoch when the checkpoint
+    was made, and the columns that it protects.
+    """
+
+    checkpoint: int
+    owner: int
+    frontier: int
+    page: int
+    epoch: int
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindableState:
+    """What the prefix index itself holds for a checkpoint, read from the index and not from the checkpoint."""
+
+    checkpoint: int
+    tokens: Tokens
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class RowState:
+    """One row of the block-table matrix: who leases it and its page ids with trailing holes cut off."""
+
+    row: int
+    sequence: int | None
+    entries: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitState:
+    """One unit in flight: ``work`` is (sequence, first position, position after the last), ``frozen`` the selected rows
+    with the entries that they had when they were frozen."""
+
+    unit: int
+    work: tuple[tuple[int, int, int], ...]
+    frozen: tuple[tuple[int, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything visible; dictionaries are keyed by the entry's id (spaces by (owner, pool)).
+
+    ``free_pages`` per pool is None where the snapshot is partial or the engine cannot tell.
+    """
+
+    pools: tuple[PoolState, ...]
+    pages: dict[int, PageState] = field(default_factory=dict)
+    spaces: dict[tuple[int, int], SpaceState] = field(default_factory=dict)
+    sequences: dict[int, SequenceState] = field(default_factory=dict)
+    continuations: dict[int, ContinuationState] = field(default_factory=dict)
+    checkpoints: dict[int, CheckpointState] = field(default_factory=dict)
+    findable: dict[int, FindableState] = field(default_factory=dict)
+    rows: dict[int, RowState] = field(default_factory=dict)
+    units: dict[int, UnitState] = field(default_factory=dict)
+    queue: tuple[int, ...] = ()
+    free_pages: tuple[tuple[int, ...], ...] | None = None
+
+    @property
+    def counters(self) -> tuple[tuple[int, int, int], ...]:
+        """(leased, reserved, free) per pool."""
+        return tuple((pool.leased, pool.reserved, pool.free) for pool in self.pools)
+
+
+@dataclass(slots=True)
+class Touched:
+    """Ids of the entries that an operation created, changed or removed, by the snapshot field that holds them."""
+
+    pages: set[int] = field(default_factory=set)
+    spaces: set[tuple[int, int]] = field(default_factory=set)
+    sequences: set[int] = field(default_factory=set)
+    continuations: set[int] = field(default_factory=set)
+    checkpoints: set[int] = field(default_factory=set)
+    rows: set[int] = field(default_factory=set)
+    units: set[int] = field(default_factory=set)
+
+
+#: The snapshot's keyed parts, in field order.
+KEYED_PARTS: tuple[str, ...] = tuple(f.name for f in fields(Snapshot) if f.name not in ("pools", "queue", "free_pages"))
+
+
+def to_plain(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the snapshot as JSON-ready data that satisfies :func:`schema`; keyed parts become lists in key order."""
+    plain: dict[str, Any] = {
+        "format": SNAPSHOT_FORMAT,
+        "pools": [_entry_to_plain(pool) for pool in snapshot.pools],
+        "queue": list(snapshot.queue),
+        "free_pages": None if snapshot.free_pages is None else [list(pages) for pages in snapshot.free_pages],
+    }
+    for part in KEYED_PARTS:
+        entries = getattr(snapshot, part)
+        plain[part] = [_entry_to_plain(entries[key]) for key in sorted(entries)]
+    return plain
+
+
+def _entry_to_plain(entry: Any) -> dict[str, Any]:
+    return {f.name: _value_to_plain(getattr(entry, f.name)) for f in fields(entry)}
+
+
+def _value_to_plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_value_to_plain(item) for item in value]
+    return _entry_to_plain(value) if isinstance(value, Identity) else value
+
+
+_ENTRY_TYPES: dict[str, type] = {
+    "pages": PageState,
+    "spaces": SpaceState,
+    "sequences": SequenceState,
+    "continuations": ContinuationState,
+    "checkpoints": CheckpointState,
+    "findable": FindableState,
+    "rows": RowState,
+    "units": UnitState,
+}
+
+
+def from_plain(plain: dict[str, Any]) -> Snapshot:
+    """Rebuild a snapshot from :func:`to_plain`'s data; the caller has validated it against :func:`schema`."""
+    parts: dict[str, Any] = {}
+    for part, kind in _ENTRY_TYPES.items():
+        entries = [_entry_from_plain(kind, entry) for entry in plain[part]]
+        parts[part] = {_key(part, entry): entry for entry in entries}
+    free = plain["free_pages"]
+    return Snapshot(
+        pools=tuple(_entry_from_plain(PoolState, pool) for pool in plain["pools"]),
+        queue=tuple(plain["queue"]),
+        free_pages=None if free is None else tuple(tuple(pages) for pages in free),
+        **parts,
+    )
+
+
+def _entry_from_plain(kind: type, plain: dict[str, Any]) -> Any:
+    hints = get_type_hints(kind)
+    return kind(**{name: Identity(**value) if hints[name] is Identity else _frozen(value) for name, value in plain.items()})
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+
+
+def _key(part: str, entry: Any) -> Any:
+    return (entry.owner, entry.pool) if part == "spaces" else getattr(entry, fields(entry)[0].name)
+
+
+@cache
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of :func:`to_plain`'s data."""
+    text = resources.files("kvcrucible.contract").joinpath("schemas/snapshot.schema.json").read_text("utf-8")
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
