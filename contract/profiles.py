@@ -1,29 +1,30 @@
 """Storage profiles: which planes hold keys and values, and how many bytes each takes (DESIGN 4.2).
 
-A profile is a list of planes and nothing else.  Every byte figure of the project is computed from that list, side by
-side, and never as twice one side: a profile may store keys and values differently.  A quantised profile is a code plane
-and a scale plane per side; adding one is adding planes here, never a formula elsewhere.
+A profile is a list of planes and nothing else.  Every byte figure of the project is computed from that list,
+side by side, and never as twice one side: a profile may store keys and values differently.  A quantised
+profile is a code plane and a scale plane per side; adding one is adding planes here, never a formula
+elsewhere.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from kvcrucible.contract.errors import BadArgument, InputError
 
 BITS_PER_BYTE = 8
 
 
-class Side(str, Enum):
+class Side(StrEnum):
     """Which half of the attention state a plane belongs to."""
 
     KEY = "k"
     VALUE = "v"
 
 
-class Role(str, Enum):
-    """What a plane's elements are: the numbers (or their codes), or the scales that the codes are multiplied by."""
+class Role(StrEnum):
+    """What a plane's elements are: the numbers or their codes, or the scales that codes are multiplied by."""
 
     CODE = "code"
     SCALE = "scale"
@@ -43,15 +44,17 @@ class Geometry:
     def __post_init__(self) -> None:
         for name in ("layers", "kv_heads", "head_dim"):
             if getattr(self, name) < 1:
-                raise BadArgument(f"a geometry with {name} = {getattr(self, name)}", "a number below 1", "give 1 or more")
+                raise BadArgument(
+                    f"a geometry with {name} = {getattr(self, name)}", "a number below 1", "give 1 or more"
+                )
 
 
 @dataclass(frozen=True, slots=True)
 class Plane:
     """One array of a profile, the same for every layer.
 
-    ``element`` names the stored format and ``element_bits`` is its width; one stored element covers ``group`` elements
-    of the head dimension: 1 for codes, the group length for scales.
+    ``element`` names the stored format and ``element_bits`` is its width; one stored element covers ``group``
+    elements of the head dimension: 1 for codes, the group length for scales.
     """
 
     side: Side
@@ -78,7 +81,7 @@ class Plane:
             raise BadArgument(
                 f"plane {self.name} for head dimension {head_dim}",
                 f"groups of {self.group} elements, {self.element_bits} bits stored for each",
-                f"use a head dimension that is a multiple of {self.group} and fills whole bytes, or another profile",
+                f"use a multiple of {self.group} that fills whole bytes, or another profile",
             )
         return head_dim // self.group
 
@@ -89,8 +92,10 @@ class Plane:
 
 @dataclass(frozen=True, slots=True)
 class StorageProfile:
-    """A named, closed list of planes.  All methods are pure; those that take a head dimension refuse one that a group
-    does not divide (:class:`BadArgument`).
+    """A named, closed list of planes.
+
+    All methods are pure; those that take a head dimension or a geometry raise :class:`BadArgument` where a
+    plane's group does not divide the dimension.
     """
 
     name: str
@@ -103,7 +108,7 @@ class StorageProfile:
             assert f"{side.value}_code" in names, f"{self.name}: no code plane on side {side.value}"
 
     def bytes_per_token_and_head(self, head_dim: int, side: Side | None = None) -> int:
-        """Return bytes for one token, layer and KV head: keys and values together, or one ``side`` of them."""
+        """Return bytes for one token, layer and KV head: of keys and values together, or of one ``side``."""
         return sum(p.bytes_per_row(head_dim) for p in self.planes if side is None or p.side is side)
 
     def bytes_per_token(self, geometry: Geometry) -> int:
@@ -111,7 +116,7 @@ class StorageProfile:
         return geometry.layers * geometry.kv_heads * self.bytes_per_token_and_head(geometry.head_dim)
 
     def bytes_per_page_group(self, geometry: Geometry, page_size: int) -> int:
-        """Return bytes of one page group: ``page_size`` tokens over all layers, KV heads and planes (DESIGN 3)."""
+        """Return bytes of one page group (DESIGN 3): ``page_size`` tokens over all layers, heads and planes."""
         check_page_size(page_size)
         return page_size * self.bytes_per_token(geometry)
 
@@ -119,7 +124,9 @@ class StorageProfile:
 def check_page_size(page_size: int) -> None:
     """Refuse a page size that is not a power of two (DESIGN 3); raises :class:`BadArgument`."""
     if page_size < 1 or page_size & (page_size - 1):
-        raise BadArgument(f"pages of {page_size} tokens", "not a power of two", "use 16, 64 or another power of two")
+        raise BadArgument(
+            f"pages of {page_size} tokens", "not a power of two", "use 16, 64 or another power of two"
+        )
 
 
 def _plain(name: str, element: str, element_bits: int) -> StorageProfile:

@@ -1,7 +1,8 @@
 """The small interface behind which tensors come in (DESIGN 2, 4.7).
 
-Every method is one immediate effect.  Whether it runs now, later or not at all is the business of the stream on which
-the control plane enqueues it; a storage knows nothing of order, leases or sequences, and frees nothing.
+Every method is one immediate effect.  Whether it runs now, later or not at all is the business of the stream
+on which the control plane enqueues it; a storage knows nothing of order, leases or sequences, and frees
+nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Storage(Protocol):
         """
 
     def write_table(self, row: int, first_block: int, page_ids: Sequence[int]) -> None:
-        """Map logical blocks ``first_block, first_block + 1, …`` of ``row`` to ``page_ids``, replacing what was there."""
+        """Map logical blocks from ``first_block`` on to ``page_ids``, replacing what was there."""
 
     def clear_table(self, row: int, first_block: int, count: int) -> None:
         """Turn ``count`` entries of ``row``, from ``first_block`` on, into holes."""
