@@ -1,0 +1,67 @@
+# The two commands: `make fuzz` and `make test`. Each sets up .venv first if that is needed; `make help` lists the rest.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+CONSTRAINTS ?= constraints/cpu.txt
+EXTRAS ?= dev,model,perf
+# Index that serves another build of torch (CPU-only, some CUDA or ROCm release); empty: whatever pip finds by itself.
+TORCH_INDEX ?=
+# Further arguments of `kvcrucible fuzz` and of pytest.
+FUZZ_ARGS ?=
+PYTEST_ARGS ?=
+
+# The first interpreter that runs and is new enough; a name on PATH may be a shim that leads nowhere.
+CANDIDATES := python3.11 python3.12 python3.13 python3.14 python3 python
+PYTHON ?= $(shell for name in $(CANDIDATES); do \
+    "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$name"; break; }; done)
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+
+.PHONY: help setup fuzz test lint format wheel wheel-check clean distclean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# One pip call, so that one resolution sees every requirement and every pin. The user's pip settings stay in force.
+$(STAMP): pyproject.toml $(CONSTRAINTS)
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer found. Install one, or name it: make PYTHON=/path/to/python3" >&2; exit 2; }
+	@echo "Setting up $(VENV) with $(PYTHON); the first time this downloads torch and takes a few minutes."
+	"$(PYTHON)" -m venv "$(VENV)"
+	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check \
+	    $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") \
+	    --constraint "$(CONSTRAINTS)" --editable ".[$(EXTRAS)]"
+	@touch "$@"
+
+setup: $(STAMP) ## create .venv with everything that development needs
+
+fuzz: $(STAMP) ## run a short fuzz campaign with live progress
+	"$(BIN)/kvcrucible" fuzz $(FUZZ_ARGS)
+
+test: $(STAMP) ## run the tests on every core
+	"$(BIN)/pytest" -n auto $(PYTEST_ARGS)
+
+lint: $(STAMP) ## check style, formatting and types
+	"$(BIN)/ruff" check .
+	"$(BIN)/ruff" format --check .
+	"$(BIN)/mypy"
+
+format: $(STAMP) ## rewrite the code in the agreed format
+	"$(BIN)/ruff" check --fix-only --quiet .
+	"$(BIN)/ruff" format .
+
+wheel: $(STAMP) ## build sdist and wheel (the wheel from the sdist) into dist/
+	rm -rf build dist
+	"$(BIN)/python" -m build --no-isolation .
+
+wheel-check: wheel ## install the wheel without torch into an empty environment and use it there
+	"$(BIN)/python" tests/repository/check_wheel.py --constraint "$(CONSTRAINTS)" dist/*.whl
+
+clean: ## remove what builds, tests and checks leave behind
+	rm -rf build dist src/*.egg-info .coverage .coverage.* htmlcov .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path "./$(VENV)/*" -prune -exec rm -rf {} +
+
+distclean: clean ## remove the virtual environment too
+	rm -rf "$(VENV)"

@@ -1,0 +1,35 @@
+"""What holds for every test: one thread a process, no colours from the caller's terminal, one Hypothesis profile."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+#: pytest-xdist already runs one process a core; torch's and BLAS's own threads on top only fight over them, and sums
+#: that are split differently from machine to machine differ in their last bits. Read when the library is imported.
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
+#: Each of these makes rich and typer colour or wrap what a test reads back.
+for variable in ("FORCE_COLOR", "PY_COLORS", "CLICOLOR_FORCE", "GITHUB_ACTIONS", "TERMINAL_WIDTH"):
+    os.environ.pop(variable, None)
+os.environ["COLUMNS"] = "120"
+
+# Examples of a machine take as long as they take on a loaded core: a deadline would only make tests flaky.
+settings.register_profile(
+    "kvcrucible", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+# For continuous integration: the same examples in every run, so that a change fails for what it changed.
+settings.register_profile(
+    "kvcrucible-ci", settings.get_profile("kvcrucible"), derandomize=True, database=None
+)
+settings.load_profile("kvcrucible-ci" if os.environ.get("CI") else "kvcrucible")
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout (or of the unpacked source archive) that holds these tests."""
+    return Path(__file__).resolve().parents[1]
