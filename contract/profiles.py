@@ -116,7 +116,7 @@ class StorageProfile:
         return geometry.layers * geometry.kv_heads * self.bytes_per_token_and_head(geometry.head_dim)
 
     def bytes_per_page_group(self, geometry: Geometry, page_size: int) -> int:
-        """Return bytes of one page group (DESIGN 3): ``page_size`` tokens over all layers, heads and planes."""
+        """Return bytes of one page group: ``page_size`` tokens over all layers, heads and planes."""
         check_page_size(page_size)
         return page_size * self.bytes_per_token(geometry)
 

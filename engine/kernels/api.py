@@ -23,7 +23,7 @@ class Backend(Protocol):
     """What a back-end module provides; arguments have been validated."""
 
     def append(self, view: LayerView, slots: Tensor, k: Tensor, v: Tensor) -> None:
-        """Write line ``i`` of ``k`` and ``v`` to slot ``slots[i]``, page · P + offset; no slot occurs twice."""
+        """Write line ``i`` of ``k`` and ``v`` to slot ``slots[i]``, page · P + offset; all differ."""
 
     def paged_attention(
         self,

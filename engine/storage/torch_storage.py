@@ -128,7 +128,8 @@ class TorchStorage:
     def read_row(self, layer: int, row: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Return copies of K and V ``[stop − start, Hkv, D]`` at positions ``[start, stop)`` of a row.
 
-        They keep the planes' dtype.  For tests and the harness; raises ``BadArgument`` where a position is not mapped.
+        They keep the planes' dtype.  For tests and the harness; raises ``BadArgument`` where a position is
+        not mapped.
         """
         if not 0 <= start <= stop:
             raise BadArgument(f"positions [{start}, {stop})", "not a range", "give 0 <= start <= stop")
@@ -137,7 +138,7 @@ class TorchStorage:
         return _gather(view, slots(view, [row], [start], [stop - start]))
 
     def read_pages(self, layer: int, page_ids: Sequence[int], start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Return copies of K and V ``[stop − start, Hkv, D]`` at positions ``[start, stop)`` of listed pages.
+        """Return copies of K and V at positions ``[start, stop)`` of listed pages, as :meth:`read_row` does.
 
         ``page_ids`` are a sequence's logical blocks in order, so that one without a row can be read.  Raises
         ``BadArgument`` for positions beyond them or pages that are not held.
@@ -160,7 +161,8 @@ class TorchStorage:
     def raw_write(self, page: int, first_column: int, stop_column: int, value: float) -> None:
         """Fill columns ``[first_column, stop_column)`` of a page with ``value`` in every plane (poison).
 
-        For the harness; never called by the engine (DESIGN 4.14.14); enqueue it on the stream like any other effect.
+        For the harness; never called by the engine (DESIGN 4.14.14).  Enqueue it on the stream like any
+        other effect.
         """
         self._check_page(page)
         self._check_columns(first_column, stop_column)
