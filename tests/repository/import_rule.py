@@ -53,6 +53,8 @@ TENSOR_MODULES = (
     "kvcrucible.engine.model",
     "kvcrucible.engine.storage.torch_storage",
     "kvcrucible.reference.attention",
+    "kvcrucible.reference.contiguous",
+    "kvcrucible.reference.rounding",
 )
 
 
