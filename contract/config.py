@@ -47,7 +47,9 @@ class PoolSpec:
             raise BadArgument(f"pages of {self.page_size} tokens", "not a power of two", "use 16, 64, …")
         if not 1 <= self.capacity_pages <= MAX_CAPACITY_PAGES:
             raise BadArgument(
-                f"a pool of {self.capacity_pages} pages", f"allowed: 1 to {MAX_CAPACITY_PAGES}", "choose another capacity"
+                f"a pool of {self.capacity_pages} pages",
+                f"allowed: 1 to {MAX_CAPACITY_PAGES}",
+                "choose another capacity",
             )
 
 
@@ -55,8 +57,8 @@ class PoolSpec:
 class EngineConfig:
     """What an engine is built for.
 
-    ``pools`` holds Main first; counters everywhere are vectors in this order.  ``max_context`` (S) limits positions of one
-    sequence, ``max_concurrency`` (C) is the number of rows in the block-table matrix.
+    ``pools`` holds Main first; counters everywhere are vectors in this order.  ``max_context`` (S) limits positions
+    of one sequence, ``max_concurrency`` (C) is the number of rows in the block-table matrix.
     """
 
     pools: tuple[PoolSpec, ...] = (PoolSpec(),)
@@ -65,12 +67,18 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         if not self.pools or self.pools[0].name != "main":
-            raise BadArgument("an engine without a Main pool", f"pools: {[p.name for p in self.pools]}", "put Main first")
+            raise BadArgument(
+                "an engine without a Main pool", f"pools: {[p.name for p in self.pools]}", "put Main first"
+            )
         if len({pool.name for pool in self.pools}) != len(self.pools):
-            raise BadArgument("two pools of one name", f"pools: {[p.name for p in self.pools]}", "name each pool once")
+            raise BadArgument(
+                "two pools of one name", f"pools: {[p.name for p in self.pools]}", "name each pool once"
+            )
         if self.max_context < 1 or self.max_concurrency < 1:
             raise BadArgument(
-                f"max_context {self.max_context}, max_concurrency {self.max_concurrency}", "both start at 1", "raise them"
+                f"max_context {self.max_context}, max_concurrency {self.max_concurrency}",
+                "both start at 1",
+                "raise them",
             )
 
     @property

@@ -7,7 +7,7 @@ not a refusal: that is an ``AssertionError``.
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum
+from enum import IntEnum, StrEnum
 
 
 class ExitStatus(IntEnum):
@@ -22,7 +22,7 @@ class ExitStatus(IntEnum):
     INTERRUPTED = 130
 
 
-class RefusalKind(str, Enum):
+class RefusalKind(StrEnum):
     """Why an operation was refused, in order of precedence: the first that applies is reported (DESIGN 4.14.1)."""
 
     STALE_HANDLE = "stale-handle"

@@ -7,7 +7,7 @@ integers: a sequence keeps one id while it is queued, active and retained, and i
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import TypeAlias
 
 from kvcrucible.contract.errors import RefusalKind
@@ -86,7 +86,9 @@ class BeginUnit:
 
 @dataclass(frozen=True, slots=True)
 class EndUnit:
-    """Commit or abort a unit; rows whose cancel was recorded are aborted and ended either way.  Value: ``UnitEnded``."""
+    """Commit or abort a unit; rows whose cancel was recorded are aborted and ended either way.  Value:
+    ``UnitEnded``.
+    """
 
     unit: int
     commit: bool = True
@@ -94,7 +96,9 @@ class EndUnit:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Start a child that shares the source's first ``position`` tokens; it may grow by ``max_new``.  Value: the child."""
+    """Start a child that shares the source's first ``position`` tokens; it may grow by ``max_new``.  Value: the
+    child.
+    """
 
     source: int
     position: int
@@ -195,7 +199,7 @@ OPERATIONS: tuple[type, ...] = (
 )
 
 
-class AdmissionMode(str, Enum):
+class AdmissionMode(StrEnum):
     """How an admitted sequence got its first positions (DESIGN 4.5, 4.9)."""
 
     COLD = "cold"
@@ -204,7 +208,7 @@ class AdmissionMode(str, Enum):
     MOVE_TRUNCATED = "move-truncated"
 
 
-class WaitingKind(str, Enum):
+class WaitingKind(StrEnum):
     """Why a queued request is not admitted now."""
 
     BEHIND_HEAD = "behind-head"
@@ -256,7 +260,7 @@ class Hit:
     length: int
 
 
-Value: TypeAlias = int | bool | None | Admitted | Waiting | Scheduled | UnitEnded | Hit | tuple[int, ...]
+Value: TypeAlias = int | bool | Admitted | Waiting | Scheduled | UnitEnded | Hit | tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True)

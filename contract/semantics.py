@@ -1,9 +1,9 @@
 """The semantics table (DESIGN 4.14) as executable rows: operation and facts to refusal kind or counter change.
 
-Engine, reference model, history checker and adapters are judged by these rows.  A row is a predicate over :class:`Facts`,
-plain observations about the addressed sequence and the pool *before* the operation.  :func:`first_refusal` returns the
-kind of the first row that applies, in the order of precedence of DESIGN 4.14.1; :func:`counter_change` gives what an
-operation that is not refused does to (leased, reserved, free).
+Engine, reference model, history checker and adapters are judged by these rows.  A row is a predicate over
+:class:`Facts`, plain observations about the addressed sequence and the pool *before* the operation.
+:func:`first_refusal` returns the kind of the first row that applies, in the order of precedence of DESIGN 4.14.1;
+:func:`counter_change` gives what an operation that is not refused does to (leased, reserved, free).
 
 Verifies: which refusal is due, and the exact change of the three counters.
 Does not verify: which page or row is chosen, nor what is written into it.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from kvcrucible.contract.errors import RefusalKind
 from kvcrucible.contract.operations import (
@@ -34,7 +34,7 @@ from kvcrucible.contract.operations import (
 )
 
 
-class State(str, Enum):
+class State(StrEnum):
     """Where a sequence id is in its life (DESIGN 4.8).  GONE covers ended, evicted and never issued."""
 
     QUEUED = "queued"
@@ -370,13 +370,19 @@ def release(pages: int) -> Change:
 
 
 def admit_change(entitlement_pages: int, shared_full_pages: int, tail_copied: bool) -> Change:
-    """Counter change of a cold start or a fork: reserve the private worst case, lease the copied tail (DESIGN 4.14.4)."""
+    """Counter change of a cold start or a fork: reserve the private worst case, lease the copied tail (DESIGN
+    4.14.4).
+    """
     return reserve(entitlement_pages - shared_full_pages) + materialise(int(tail_copied))
 
 
 def truncate_change(dropped_private: int, dropped_shared: int, tail_copied: bool) -> Change:
     """Counter change of a cut: private pages return to the reservation, shared ones are reserved anew (DESIGN 4.6)."""
-    return dematerialise(dropped_private) + reserve(dropped_shared + int(tail_copied)) + materialise(int(tail_copied))
+    return (
+        dematerialise(dropped_private)
+        + reserve(dropped_shared + int(tail_copied))
+        + materialise(int(tail_copied))
+    )
 
 
 def end_change(exclusive_pages: int, unused_reservation: int, retained: bool) -> Change:

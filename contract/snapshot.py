@@ -125,7 +125,8 @@ class RowState:
 @dataclass(frozen=True, slots=True)
 class UnitState:
     """One unit in flight: ``work`` is (sequence, first position, position after the last), ``frozen`` the selected rows
-    with the entries that they had when they were frozen."""
+    with the entries that they had when they were frozen.
+    """
 
     unit: int
     work: tuple[tuple[int, int, int], ...]
@@ -171,7 +172,9 @@ class Touched:
 
 
 #: The snapshot's keyed parts, in field order.
-KEYED_PARTS: tuple[str, ...] = tuple(f.name for f in fields(Snapshot) if f.name not in ("pools", "queue", "free_pages"))
+KEYED_PARTS: tuple[str, ...] = tuple(
+    f.name for f in fields(Snapshot) if f.name not in ("pools", "queue", "free_pages")
+)
 
 
 def to_plain(snapshot: Snapshot) -> dict[str, Any]:
@@ -227,7 +230,12 @@ def from_plain(plain: dict[str, Any]) -> Snapshot:
 
 def _entry_from_plain(kind: type, plain: dict[str, Any]) -> Any:
     hints = get_type_hints(kind)
-    return kind(**{name: Identity(**value) if hints[name] is Identity else _frozen(value) for name, value in plain.items()})
+    return kind(
+        **{
+            name: Identity(**value) if hints[name] is Identity else _frozen(value)
+            for name, value in plain.items()
+        }
+    )
 
 
 def _frozen(value: Any) -> Any:

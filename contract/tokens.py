@@ -1,8 +1,9 @@
 """Symbolic token runs: how operations, identities and histories name tokens (DESIGN 4.14.16).
 
-A *run* ``(source, start, length)`` stands for the tokens ``(source, start), (source, start + 1), …``.  A trace's prefix
-block is one run, generated text is another, and a literal token id ``t`` is ``(LITERAL, t, 1)``.  Two token sequences are
-equal exactly when their canonical runs are equal, so a prompt of 100,000 tokens is compared as a few hundred tuples.
+A *run* ``(source, start, length)`` stands for the tokens ``(source, start), (source, start + 1), …``.  A trace's
+prefix block is one run, generated text is another, and a literal token id ``t`` is ``(LITERAL, t, 1)``.  Two token
+sequences are equal exactly when their canonical runs are equal, so a prompt of 100,000 tokens is compared as a few
+hundred tuples.
 
 A *canonical* sequence has no empty run and no two neighbours that could be joined.  Every function here takes and
 returns canonical sequences; :func:`canonical` makes one.  Nothing here mutates its arguments.

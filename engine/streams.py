@@ -1,7 +1,8 @@
 """Device effects and the order in which they take place (DESIGN 4.7).
 
-Every effect on device memory (KV writes, table uploads, page copies) is submitted to a stream; nothing in the engine calls
-a storage directly.  An *event* marks a point in the stream and is done once every effect submitted before it has run.
+Every effect on device memory (KV writes, table uploads, page copies) is submitted to a stream; nothing in the
+engine calls a storage directly.  An *event* marks a point in the stream and is done once every effect submitted
+before it has run.
 
 Both streams here keep the order of submission.  The immediate one runs an effect inside ``submit``; the simulated one
 queues it until the test lets it run.

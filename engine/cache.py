@@ -1,0 +1,180 @@
+"""Retained continuations and findable checkpoints (DESIGN 4.9, 4.14.5-9; decision 0003).
+
+The cache owns the leases of its continuations until they are released or moved to a sequence.  It decides who may be
+released and in which order; whether anything has to be is decided by the caller.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+
+from kvcrucible.contract.operations import Hit, Identity
+from kvcrucible.contract.snapshot import Touched
+from kvcrucible.contract.tokens import Tokens, count, prefix
+from kvcrucible.engine.pages import LogicalPage, PageLedger
+from kvcrucible.engine.prefix import PrefixIndex, TokenHash
+from kvcrucible.engine.records import Continuation, Mark, Sequence
+from kvcrucible.engine.space import AddressSpace, close_spaces
+
+
+class ContextCache:
+    """Continuations in order of last use, their session keys, and the checkpoints of continuations and sequences."""
+
+    def __init__(self, ledger: PageLedger, touched: Touched, token_hash: TokenHash = hash) -> None:
+        self.continuations: OrderedDict[int, Continuation] = OrderedDict()
+        self.index = PrefixIndex(token_hash)
+        self.owners: dict[int, int] = {}
+        self._sessions: dict[str, int] = {}
+        self._ledger, self._touched = ledger, touched
+        self._next_checkpoint = 0
+        self._clock = 0
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def mark(self, holder: Sequence) -> int:
+        """Make the holder's committed frontier findable; return the checkpoint's id, the old one where it exists."""
+        frontier = holder.frontier
+        for mark in holder.marks:
+            if mark.frontier == frontier:
+                return mark.checkpoint
+        checkpoint = self._next_checkpoint
+        self._next_checkpoint += 1
+        space = holder.spaces[0]
+        page = space.pages[(frontier - 1) // space.page_size]
+        columns = (frontier - 1) % space.page_size + 1
+        holder.marks.append(Mark(checkpoint, frontier, page.page, page.epoch, columns))
+        self.index.insert(checkpoint, holder.committed_tokens, holder.identity)
+        self.owners[checkpoint] = holder.sequence
+        self._touched.checkpoints.add(checkpoint)
+        return checkpoint
+
+    def unmark_beyond(self, marks: list[Mark], position: int) -> list[Mark]:
+        """Drop the checkpoints beyond ``position``; return those that stay."""
+        kept = []
+        for mark in marks:
+            if mark.frontier <= position:
+                kept.append(mark)
+                continue
+            self.index.remove(mark.checkpoint)
+            del self.owners[mark.checkpoint]
+            self._touched.checkpoints.add(mark.checkpoint)
+        return kept
+
+    def rename(self, marks: list[Mark], owner: int) -> list[Mark]:
+        """Pass checkpoints to a new owner under their old ids; return them."""
+        for mark in marks:
+            self.owners[mark.checkpoint] = owner
+            self._touched.checkpoints.add(mark.checkpoint)
+        return marks
+
+    def restamp(self, marks: list[Mark], space: AddressSpace) -> None:
+        """Bring what checkpoints remember of their page up to date after a cut that they survived: the cut page has
+        a new epoch or, where it was shared, is another page with the same protected columns.
+        """
+        for mark in marks:
+            page = space.pages[(mark.frontier - 1) // space.page_size]
+            if (mark.page, mark.epoch) != (page.page, page.epoch):
+                mark.page, mark.epoch = page.page, page.epoch
+                self._touched.checkpoints.add(mark.checkpoint)
+
+    def lookup(
+        self, prompt: Tokens, identity: Identity, excluded_owners: Iterable[Sequence] = ()
+    ) -> Hit | None:
+        """Return the best hit for ``prompt``, at most all but its last token."""
+        excluded = {mark.checkpoint for owner in excluded_owners for mark in owner.marks}
+        found = self.index.longest(prefix(prompt, count(prompt) - 1), identity, excluded)
+        if found is None:
+            return None
+        length, checkpoint = found
+        return Hit(self.owners[checkpoint], checkpoint, length)
+
+    # -- continuations -------------------------------------------------------------------------------------------------
+
+    def retain(self, sequence: Sequence) -> int | None:
+        """Publish the sequence's spaces as a continuation; return the one that its session key replaced."""
+        self.mark(sequence)
+        kept = Continuation(
+            sequence.sequence,
+            sequence.committed_tokens,
+            sequence.identity,
+            sequence.session,
+            sequence.spaces,
+            sequence.marks,
+            self._tick(),
+        )
+        self.continuations[kept.continuation] = kept
+        self._touch(kept)
+        replaced = None
+        if kept.session is not None:
+            replaced = self._sessions.get(kept.session)
+            self._sessions[kept.session] = kept.continuation
+        if replaced is not None:
+            self.release(self.continuations[replaced])
+        return replaced
+
+    def release(self, kept: Continuation) -> None:
+        """Drop a continuation and its checkpoints; pages that nobody else references become free."""
+        self.take(kept)
+        self.unmark_beyond(kept.marks, -1)
+        close_spaces(self._ledger, kept.spaces)
+
+    def take(self, kept: Continuation) -> None:
+        """Remove a continuation from the cache; its spaces and checkpoints are the caller's."""
+        del self.continuations[kept.continuation]
+        if kept.session is not None and self._sessions.get(kept.session) == kept.continuation:
+            del self._sessions[kept.session]
+        self._touch(kept)
+
+    def use(self, kept: Continuation) -> None:
+        """Note that the continuation was the source of a fork."""
+        kept.last_use = self._tick()
+        self.continuations.move_to_end(kept.continuation)
+        self._touched.continuations.add(kept.continuation)
+
+    def releasable(self, protected: int | None) -> Iterator[Continuation]:
+        """Yield what may be released under pressure, least recently used first."""
+        for kept in self.continuations.values():
+            if not kept.pinned and kept.continuation != protected:
+                yield kept
+
+    def room(
+        self, short: list[int], dropped: Iterable[LogicalPage], protected: int | None
+    ) -> list[Continuation] | None:
+        """Choose the continuations to release so that every pool gets its ``short`` pages (DESIGN 4.9, decision 0003).
+
+        ``dropped`` are references that the caller gives up beside: a page whose last reference goes, by the caller
+        or by a release, counts as gained.  Returns the victims in order, None where all of them together would not
+        do. Changes nothing.
+        """
+        short = list(short)
+        given_up: dict[int, int] = {}
+        _give_up(dropped, given_up, short)
+        victims: list[Continuation] = []
+        for kept in self.releasable(protected):
+            if max(short) <= 0:
+                break
+            for space in kept.spaces:
+                _give_up(space.pages, given_up, short)
+            victims.append(kept)
+        return victims if max(short) <= 0 else None
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
+
+    def _touch(self, kept: Continuation) -> None:
+        self._touched.continuations.add(kept.continuation)
+        self._touched.spaces.update((kept.continuation, space.pool) for space in kept.spaces)
+
+
+def _give_up(pages: Iterable[LogicalPage], given_up: dict[int, int], short: list[int]) -> None:
+    """Count one reference of each page as given up and take what that frees off ``short``."""
+    for page in pages:
+        if page.references == 1:
+            short[page.pool] -= 1
+            continue
+        times = given_up.get(page.page, 0) + 1
+        given_up[page.page] = times
+        if times == page.references:
+            short[page.pool] -= 1

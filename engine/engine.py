@@ -1,0 +1,450 @@
+"""The paged engine: submit, admit, run units, fork, cut, retain (DESIGN 4.3-4.9).
+
+One thread owns an engine and nothing here locks (DESIGN 4.12).  Every public method either takes full effect or
+raises a :class:`~kvcrucible.contract.errors.Refusal` and changes nothing.  Pages are freed by the engine alone,
+through ``finish``, ``cancel``, ``release`` and the releases that making room needs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence as Seq
+from functools import partial
+
+from kvcrucible.contract.config import EngineConfig
+from kvcrucible.contract.errors import BadArgument, StaleHandle, WrongState
+from kvcrucible.contract.operations import (
+    DEFAULT_IDENTITY,
+    AdmissionMode,
+    Admitted,
+    Hit,
+    Identity,
+    Scheduled,
+    Submit,
+    UnitEnded,
+    Waiting,
+    WaitingKind,
+    Work,
+)
+from kvcrucible.contract.snapshot import Touched
+from kvcrucible.contract.tokens import Tokens, count, prefix
+from kvcrucible.engine import admission, guards, units
+from kvcrucible.engine.admission import Plan
+from kvcrucible.engine.bundle import start_bundle, truncate_space
+from kvcrucible.engine.cache import ContextCache
+from kvcrucible.engine.pages import PageLedger
+from kvcrucible.engine.pool import PagePool
+from kvcrucible.engine.prefix import TokenHash
+from kvcrucible.engine.records import Continuation, EndedUnit, Request, Sequence, Unit, request_of
+from kvcrucible.engine.space import close_spaces
+from kvcrucible.engine.storage.interface import Storage
+from kvcrucible.engine.storage.null import NullStorage
+from kvcrucible.engine.streams import ImmediateStream, Stream
+from kvcrucible.engine.tables import ExecutionTables
+from kvcrucible.engine.work import WorkCounters
+
+
+class Engine:
+    """A paged KV cache's control plane over a storage and a stream.
+
+    ``touched`` collects what operations changed, until whoever watches replaces its contents with
+    :func:`kvcrucible.engine.observe.drain`.  ``evicted`` lists the continuations that the last operation released
+    to make room.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        storage: Storage | None = None,
+        stream: Stream | None = None,
+        token_hash: TokenHash = hash,
+    ) -> None:
+        self.config = config
+        self.storage = storage if storage is not None else NullStorage()
+        self.stream = stream if stream is not None else ImmediateStream()
+        self.work = WorkCounters()
+        self.touched = Touched()
+        self.evicted: list[int] = []
+        self.pools = [PagePool(spec) for spec in config.pools]
+        self.ledger = PageLedger(self.pools, self.touched)
+        self.tables = ExecutionTables(
+            config.max_concurrency,
+            config.max_blocks_per_row,
+            self.storage,
+            self.stream,
+            self.touched,
+            self.work,
+        )
+        self.cache = ContextCache(self.ledger, self.touched, token_hash)
+        self.queue: OrderedDict[int, Request] = OrderedDict()
+        self.sequences: dict[int, Sequence] = {}
+        self.units: dict[int, Unit] = {}
+        self._active_sessions: dict[str, int] = {}
+        self._ended: deque[EndedUnit] = deque()
+        self._next_sequence = 0
+        self._next_unit = 0
+
+    # -- admission -----------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        prompt: Tokens,
+        max_new: int,
+        session: str | None = None,
+        consume: bool = False,
+        identity: Identity = DEFAULT_IDENTITY,
+    ) -> int:
+        """Queue a request and return its sequence id.
+
+        Raises ``BadArgument`` for an empty prompt or a negative ``max_new``, ``LimitExceeded`` for what can never run.
+        """
+        self.evicted = []
+        length = count(prompt)
+        if length == 0:
+            raise BadArgument("submit an empty prompt", "0 tokens", "give at least one token")
+        guards.require_growth(max_new)
+        guards.require_placeable(length + max_new, self.config.max_context, self.pools)
+        sequence = self._number()
+        request = Submit(prompt, max_new, session, consume, identity)
+        self.queue[sequence] = request_of(sequence, request)
+        return sequence
+
+    def schedule(self) -> Scheduled:
+        """Admit from the head of the queue until it is empty or its head has to wait."""
+        self.evicted = []
+        admitted: list[Admitted] = []
+        while self.queue:
+            outcome = self._admit_head(next(iter(self.queue.values())))
+            if isinstance(outcome, Waiting):
+                return Scheduled(tuple(admitted), outcome)
+            admitted.append(outcome)
+        return Scheduled(tuple(admitted), None)
+
+    def try_admit(self, sequence: int) -> Admitted | Waiting:
+        """Admit ``sequence`` if it heads the queue and fits.  Raises ``StaleHandle`` or ``WrongState`` if it is not
+        queued.
+        """
+        self.evicted = []
+        request = self.queue.get(sequence)
+        if request is None:
+            self._require_known(sequence)
+            raise WrongState(f"admit sequence {sequence}", "it is not queued", "submit a request first")
+        if sequence != next(iter(self.queue)):
+            return Waiting(sequence, WaitingKind.BEHIND_HEAD)
+        return self._admit_head(request)
+
+    def _admit_head(self, request: Request) -> Admitted | Waiting:
+        submit = request.submit
+        if submit.session is not None and submit.session in self._active_sessions:
+            return Waiting(request.sequence, WaitingKind.SESSION_BUSY)
+        if not self.tables.free_rows:
+            return Waiting(request.sequence, WaitingKind.NO_ROW)
+        in_flight = [sequence for sequence in self.sequences.values() if sequence.unit is not None]
+        hit = self.cache.lookup(submit.prompt, submit.identity, in_flight)
+        plan = admission.plan(self.cache, self.pools, request, hit, self._holder(hit.source) if hit else None)
+        if plan is None:
+            return Waiting(request.sequence, WaitingKind.DEVICE_CAPACITY)
+        del self.queue[request.sequence]
+        self._release_all(plan.victims)
+        self._activate(
+            request.sequence,
+            submit.prompt,
+            submit.identity,
+            submit.session,
+            request.prompt,
+            plan,
+            request.limit,
+        )
+        return Admitted(request.sequence, plan.mode, plan.source_id, plan.hit)
+
+    # -- execution units -----------------------------------------------------------------------------------------------
+
+    def begin_unit(self, work: Seq[Work]) -> int:
+        """Materialise what ``work`` writes, publish the mappings, freeze the rows; return the unit's id.
+
+        Raises the refusal of highest precedence over all works: ``StaleHandle``, ``WrongState``, ``RowInFlight``,
+        ``BadArgument`` or ``LimitExceeded``.  Never lacks pages: they are reserved.
+        """
+        self.evicted = []
+        units.check(self, work)
+        unit = self._next_unit
+        self._next_unit += 1
+        self.units[unit] = units.begin(self, unit, work)
+        self.touched.units.add(unit)
+        return unit
+
+    def end_unit(self, unit: int, commit: bool = True) -> UnitEnded:
+        """Commit or abort a unit; rows whose cancel was recorded are aborted and ended either way.
+
+        Raises ``StaleHandle`` for a unit that is not in flight.
+        """
+        self.evicted = []
+        record = self.units.pop(unit, None)
+        if record is None:
+            raise StaleHandle(f"end unit {unit}", f"in flight: {sorted(self.units)}", "end a unit once")
+        self.touched.units.add(unit)
+        cancelled = units.end(self, record, commit)
+        self._ended.append(EndedUnit(unit, self.stream.record()))
+        for sequence in cancelled:
+            self._drop(self.sequences[sequence])
+        frontiers = tuple(
+            (part.sequence, self.sequences[part.sequence].frontier)
+            for part in record.parts
+            if part.sequence in self.sequences
+        )
+        return UnitEnded(frontiers, tuple(cancelled))
+
+    def progress(self) -> tuple[int, ...]:
+        """Return the units whose device effects have completed since the last call, in order of their end."""
+        self.evicted = []
+        done: list[int] = []
+        while self._ended and self._ended[0].event.done:
+            done.append(self._ended.popleft().unit)
+        return tuple(done)
+
+    # -- sequences -----------------------------------------------------------------------------------------------------
+
+    def fork(self, source: int, position: int, max_new: int, session: str | None = None) -> int:
+        """Start a child that shares the first ``position`` tokens of an active or retained source; return its id.
+
+        Raises ``StaleHandle``, ``WrongState``, ``RowInFlight``, ``BadArgument``, ``LimitExceeded``,
+        ``SessionBusy``, ``NoRow`` or ``DeviceCapacity``.
+        """
+        self.evicted = []
+        asked = f"fork sequence {source} at {position}"
+        self._require_known(source)
+        if source in self.queue:
+            raise WrongState(asked, "it is queued", "admit it first")
+        holder = self._holder(source)
+        if isinstance(holder, Sequence):
+            guards.require_idle(holder, asked)
+        if not 1 <= position <= holder.frontier:
+            raise BadArgument(
+                asked,
+                f"its committed frontier is {holder.frontier}",
+                "fork at a committed position from 1 on",
+            )
+        guards.require_growth(max_new)
+        limit = position + max_new
+        guards.require_placeable(limit, self.config.max_context, self.pools)
+        guards.require_session(session, self._active_sessions, asked)
+        guards.require_row(self.tables.free_rows, asked)
+        need = admission.fork_need(self.pools, limit, position)
+        victims = admission.fits(self.cache, self.pools, need, protected=source)
+        if victims is None:
+            raise guards.no_pages(asked, need, self.pools, len(self.cache.continuations))
+        self._release_all(victims)
+        child = self._number()
+        plan = Plan(AdmissionMode.FORK, need, victims, holder, source, position)
+        self._activate(
+            child, prefix(holder.tokens, position), holder.identity, session, position, plan, limit
+        )
+        return child
+
+    def truncate(self, sequence: int, position: int) -> None:
+        """Cut an active sequence back to ``position`` tokens; afterwards nothing tells that it ever held more.
+
+        Raises ``StaleHandle``, ``WrongState``, ``RowInFlight``, ``BadArgument``, or ``DeviceCapacity`` where shared
+        pages would have to be reserved anew and do not fit.
+        """
+        self.evicted = []
+        asked = f"cut sequence {sequence} to {position}"
+        record = self.active(sequence, asked)
+        guards.require_idle(record, asked)
+        if not 0 <= position <= record.frontier:
+            raise BadArgument(
+                asked, f"its committed frontier is {record.frontier}", "cut at or below the frontier"
+            )
+        if position == record.frontier:
+            return
+        need = admission.regrowth(record, position)
+        dropped = [page for space in record.spaces for page in space.cut_drops(position)]
+        victims = admission.fits(self.cache, self.pools, need, dropped)
+        if victims is None:
+            raise guards.no_pages(asked, need, self.pools, len(self.cache.continuations))
+        self._release_all(victims)
+        record.marks = self.cache.unmark_beyond(record.marks, position)
+        self._cut(record, position)
+        self.cache.restamp(record.marks, record.spaces[0])
+        record.tokens = prefix(record.tokens, position)
+        record.prompt = min(record.prompt, position)
+        self._touch(record)
+
+    def checkpoint(self, sequence: int) -> int:
+        """Make the committed frontier findable; return the checkpoint's id, the old one where it exists already.
+
+        Raises ``StaleHandle``, ``WrongState`` (also where no token is committed) or ``RowInFlight``.
+        """
+        self.evicted = []
+        asked = f"checkpoint sequence {sequence}"
+        record = self.active(sequence, asked)
+        if record.frontier == 0:
+            raise WrongState(asked, "no token is committed", "commit a unit first")
+        guards.require_idle(record, asked)
+        return self.cache.mark(record)
+
+    def finish(self, sequence: int, retain: bool = True) -> bool:
+        """End an active sequence; return whether it stays as a continuation (False too where it holds no token).
+
+        Raises ``StaleHandle``, ``WrongState`` or ``RowInFlight``.
+        """
+        self.evicted = []
+        asked = f"finish sequence {sequence}"
+        record = self.active(sequence, asked)
+        guards.require_idle(record, asked)
+        if not retain or record.frontier == 0:
+            self._drop(record)
+            return False
+        self._deactivate(record)
+        self.cache.retain(record)
+        return True
+
+    def cancel(self, sequence: int) -> bool:
+        """Drop a queued or active sequence; False where it is in flight and the cancel is recorded for the unit's end.
+
+        Raises ``StaleHandle``, or ``WrongState`` for a continuation.
+        """
+        self.evicted = []
+        if self.queue.pop(sequence, None) is not None:
+            return True
+        record = self.active(sequence, f"cancel sequence {sequence}")
+        if record.unit is None:
+            self._drop(record)
+            return True
+        record.cancel_recorded = True
+        self.touched.sequences.add(sequence)
+        return False
+
+    # -- context cache -------------------------------------------------------------------------------------------------
+
+    def lookup(self, prompt: Tokens, identity: Identity = DEFAULT_IDENTITY) -> Hit | None:
+        """Return what ``prompt`` would hit; changes nothing.  Raises ``BadArgument`` for an empty prompt."""
+        self.evicted = []
+        if not prompt:
+            raise BadArgument("look up an empty prompt", "0 tokens", "give at least one token")
+        return self.cache.lookup(prompt, identity)
+
+    def release(self, continuation: int) -> None:
+        """Drop a continuation.  Raises ``StaleHandle``, or ``WrongState`` where it is none or pinned."""
+        self.evicted = []
+        kept = self._continuation(continuation, f"release {continuation}")
+        if kept.pinned:
+            raise WrongState(f"release {continuation}", "it is pinned", "unpin it first")
+        self.cache.release(kept)
+
+    def pin(self, continuation: int, pinned: bool = True) -> None:
+        """Protect a continuation from release, or stop doing so.  Raises ``StaleHandle`` or ``WrongState``."""
+        self.evicted = []
+        kept = self._continuation(continuation, f"pin {continuation}")
+        kept.pinned = pinned
+        self.touched.continuations.add(continuation)
+
+    # -- internals -----------------------------------------------------------------------------------------------------
+
+    def copy_columns(self, pool: int, source_page: int, destination_page: int, columns: int) -> None:
+        """Queue the copy of the first ``columns`` of one physical page to another."""
+        self.work.page_copies += 1
+        self.work.columns_copied += columns
+        self.stream.submit(partial(self.storage.copy_columns, pool, source_page, destination_page, columns))
+
+    def _number(self) -> int:
+        sequence = self._next_sequence
+        self._next_sequence += 1
+        return sequence
+
+    def _activate(
+        self,
+        sequence: int,
+        tokens: Tokens,
+        identity: Identity,
+        session: str | None,
+        prompt: int,
+        plan: Plan,
+        limit: int,
+    ) -> None:
+        """Carry out ``plan`` for a new active sequence: reserve, share or take over pages, lease a row, map it."""
+        bundle = start_bundle(self.pools, self.ledger, self.cache, sequence, plan, limit, self.copy_columns)
+        row = self.tables.lease(sequence)
+        self.sequences[sequence] = Sequence(
+            sequence,
+            tokens,
+            identity,
+            session,
+            prompt,
+            limit,
+            row,
+            bundle.spaces,
+            bundle.reservations,
+            admission.entitlement(self.pools, limit),
+            bundle.marks,
+        )
+        self.tables.publish(row, 0, bundle.spaces[0].devices())
+        if session is not None:
+            self._active_sessions[session] = sequence
+        self.work.tokens_hit += plan.hit
+        self._touch(self.sequences[sequence])
+
+    def _deactivate(self, record: Sequence) -> None:
+        """Take back row, session key and unused reservation; the spaces and checkpoints are the caller's."""
+        self._touch(record)
+        self.tables.release(record.row)
+        for space, reservation in zip(record.spaces, record.reservations, strict=True):
+            self.pools[space.pool].close(reservation)
+        if record.session is not None:
+            del self._active_sessions[record.session]
+        del self.sequences[record.sequence]
+
+    def _drop(self, record: Sequence) -> None:
+        """End an active sequence and keep nothing of it."""
+        self._deactivate(record)
+        self.cache.unmark_beyond(record.marks, -1)
+        close_spaces(self.ledger, record.spaces)
+
+    def _cut(self, record: Sequence, position: int) -> None:
+        """Cut every space of an idle sequence to ``position`` below its frontier; room has been made."""
+        for space, reservation, whole in zip(
+            record.spaces, record.reservations, record.entitlement, strict=True
+        ):
+            truncate_space(
+                self.pools[space.pool], self.ledger, space, reservation, position, whole, self.copy_columns
+            )
+        keep = len(record.spaces[0].pages)
+        self.tables.cut(record.row, keep)
+        if keep and self.tables.entries[record.row][keep - 1] != record.spaces[0].pages[keep - 1].device:
+            self.tables.publish(record.row, keep - 1, record.spaces[0].devices(keep - 1))
+
+    def _release_all(self, victims: Seq[Continuation]) -> None:
+        for kept in victims:
+            self.cache.release(kept)
+            self.evicted.append(kept.continuation)
+            self.work.continuations_evicted += 1
+
+    def _touch(self, record: Sequence) -> None:
+        self.touched.sequences.add(record.sequence)
+        self.touched.spaces.update((record.sequence, space.pool) for space in record.spaces)
+
+    def _holder(self, sequence: int) -> Sequence | Continuation:
+        active = self.sequences.get(sequence)
+        return active if active is not None else self.cache.continuations[sequence]
+
+    def _require_known(self, sequence: int) -> None:
+        if sequence in self.queue or sequence in self.sequences or sequence in self.cache.continuations:
+            return
+        state = "it has ended" if 0 <= sequence < self._next_sequence else "it was never given out"
+        raise StaleHandle(f"use sequence {sequence}", state, "drop the handle")
+
+    def active(self, sequence: int, asked: str) -> Sequence:
+        """Return the active sequence; raises ``StaleHandle`` or ``WrongState``."""
+        record = self.sequences.get(sequence)
+        if record is not None:
+            return record
+        self._require_known(sequence)
+        state, remedy = ("queued", "admit it") if sequence in self.queue else ("a continuation", "fork it")
+        raise WrongState(asked, f"it is {state}", f"{remedy} first")
+
+    def _continuation(self, continuation: int, asked: str) -> Continuation:
+        kept = self.cache.continuations.get(continuation)
+        if kept is None:
+            self._require_known(continuation)
+            raise WrongState(asked, "it is no continuation", "finish it with retain first")
+        return kept

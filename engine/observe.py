@@ -1,0 +1,198 @@
+"""Snapshots of an engine: whole, or only what was touched (DESIGN 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+
+from kvcrucible.contract.snapshot import (
+    CheckpointState,
+    ContinuationState,
+    FindableState,
+    PageState,
+    PoolState,
+    RowState,
+    SequenceState,
+    Snapshot,
+    SpaceState,
+    Touched,
+    UnitState,
+)
+from kvcrucible.engine.engine import Engine
+from kvcrucible.engine.pool import generation_of
+from kvcrucible.engine.records import Continuation, Mark, Sequence
+from kvcrucible.engine.space import AddressSpace
+
+
+def snapshot(engine: Engine) -> Snapshot:
+    """Return everything visible.  Changes nothing; linear in what is held."""
+    holders: list[Sequence | Continuation] = [
+        *engine.sequences.values(),
+        *engine.cache.continuations.values(),
+    ]
+    return Snapshot(
+        pools=_pools(engine),
+        pages={page: _page(engine, page) for page in engine.ledger.live},
+        spaces={
+            (_id(holder), space.pool): _space(_id(holder), space, _provisional(engine, holder, space))
+            for holder in holders
+            for space in holder.spaces
+        },
+        sequences={sequence: _sequence(record) for sequence, record in engine.sequences.items()},
+        continuations={kept: _continuation(record) for kept, record in engine.cache.continuations.items()},
+        checkpoints={
+            mark.checkpoint: _checkpoint(_id(holder), mark) for holder in holders for mark in holder.marks
+        },
+        findable={
+            checkpoint: _findable(engine, checkpoint) for checkpoint in engine.cache.index.checkpoints()
+        },
+        rows={row: _row(engine, row) for row in range(engine.config.max_concurrency)},
+        units={unit: _unit(engine, unit) for unit in engine.units},
+        queue=tuple(engine.queue),
+        free_pages=tuple(pool.unleased_pages() for pool in engine.pools),
+    )
+
+
+def drain(engine: Engine) -> tuple[Snapshot, Touched]:
+    """Return the touched entries as a partial snapshot and their ids, and start a new collection."""
+    live = engine.touched
+    touched = Touched(
+        set(live.pages),
+        set(live.spaces),
+        set(live.sequences),
+        set(live.continuations),
+        set(live.checkpoints),
+        set(live.rows),
+        set(live.units),
+    )
+    for ids in (
+        live.pages,
+        live.spaces,
+        live.sequences,
+        live.continuations,
+        live.checkpoints,
+        live.rows,
+        live.units,
+    ):
+        ids.clear()
+    return partial_snapshot(engine, touched), touched
+
+
+def partial_snapshot(engine: Engine, touched: Touched) -> Snapshot:
+    """Return the pools, the queue and those touched entries that exist."""
+    live, index = engine.ledger.live, engine.cache.index
+    spaces: dict[tuple[int, int], SpaceState] = {}
+    for owner, pool in touched.spaces:
+        holder = _find(engine, owner)
+        if holder is not None:
+            space = holder.spaces[pool]
+            spaces[owner, pool] = _space(owner, space, _provisional(engine, holder, space))
+    return Snapshot(
+        pools=_pools(engine),
+        pages={page: _page(engine, page) for page in touched.pages if page in live},
+        spaces=spaces,
+        sequences={s: _sequence(engine.sequences[s]) for s in touched.sequences if s in engine.sequences},
+        continuations={
+            kept: _continuation(engine.cache.continuations[kept])
+            for kept in touched.continuations
+            if kept in engine.cache.continuations
+        },
+        checkpoints=dict(_checkpoints(engine, touched.checkpoints)),
+        findable={
+            checkpoint: _findable(engine, checkpoint)
+            for checkpoint in touched.checkpoints
+            if checkpoint in index
+        },
+        rows={row: _row(engine, row) for row in touched.rows},
+        units={unit: _unit(engine, unit) for unit in touched.units if unit in engine.units},
+        queue=tuple(engine.queue),
+    )
+
+
+def _find(engine: Engine, owner: int) -> Sequence | Continuation | None:
+    return engine.sequences.get(owner) or engine.cache.continuations.get(owner)
+
+
+def _id(holder: Sequence | Continuation) -> int:
+    return holder.sequence if isinstance(holder, Sequence) else holder.continuation
+
+
+def _checkpoints(engine: Engine, checkpoints: Iterable[int]) -> Iterable[tuple[int, CheckpointState]]:
+    for checkpoint in checkpoints:
+        owner = engine.cache.owners.get(checkpoint)
+        holder = None if owner is None else _find(engine, owner)
+        for mark in () if holder is None else holder.marks:
+            if mark.checkpoint == checkpoint and owner is not None:
+                yield checkpoint, _checkpoint(owner, mark)
+
+
+def _pools(engine: Engine) -> tuple[PoolState, ...]:
+    return tuple(
+        PoolState(pool.spec.name, pool.spec.page_size, pool.capacity, pool.leased, pool.reserved, pool.free)
+        for pool in engine.pools
+    )
+
+
+def _page(engine: Engine, page: int) -> PageState:
+    held = engine.ledger.live[page]
+    lease = held.lease
+    return PageState(
+        page, held.pool, held.epoch, held.committed, held.references, held.device, generation_of(lease)
+    )
+
+
+def _provisional(engine: Engine, holder: Sequence | Continuation, space: AddressSpace) -> int:
+    if isinstance(holder, Continuation) or holder.unit is None:
+        return space.frontier
+    parts: Seq[int] = [
+        part.stop for part in engine.units[holder.unit].parts if part.sequence == holder.sequence
+    ]
+    return parts[0]
+
+
+def _space(owner: int, space: AddressSpace, provisional: int) -> SpaceState:
+    return SpaceState(
+        owner, space.pool, tuple([page.page for page in space.pages]), space.frontier, provisional
+    )
+
+
+def _sequence(record: Sequence) -> SequenceState:
+    return SequenceState(
+        record.sequence,
+        record.row,
+        record.prompt,
+        record.limit,
+        record.session,
+        record.entitlement,
+        tuple(reservation.remaining for reservation in record.reservations),
+        record.unit is not None,
+        record.cancel_recorded,
+        record.committed_tokens,
+        record.identity,
+    )
+
+
+def _continuation(kept: Continuation) -> ContinuationState:
+    return ContinuationState(
+        kept.continuation, kept.session, kept.pinned, kept.last_use, kept.tokens, kept.identity
+    )
+
+
+def _checkpoint(owner: int, mark: Mark) -> CheckpointState:
+    return CheckpointState(mark.checkpoint, owner, mark.frontier, mark.page, mark.epoch, mark.columns)
+
+
+def _findable(engine: Engine, checkpoint: int) -> FindableState:
+    tokens, identity = engine.cache.index.tokens(checkpoint)
+    return FindableState(checkpoint, tokens, identity)
+
+
+def _row(engine: Engine, row: int) -> RowState:
+    return RowState(row, engine.tables.holders[row], tuple(engine.tables.entries[row]))
+
+
+def _unit(engine: Engine, unit: int) -> UnitState:
+    record = engine.units[unit]
+    return UnitState(
+        unit, tuple((part.sequence, part.start, part.stop) for part in record.parts), record.frozen
+    )

@@ -1,0 +1,137 @@
+"""Address spaces: ordered logical pages and a committed frontier (DESIGN 4.5, 4.6).
+
+Who owns what along the positions of one space, half-open intervals, P the page size::
+
+    [0, shared)              full pages that other spaces reference too: immutable, freed by whoever drops them last
+    [shared, frontier)       committed positions in pages of this space's own: freed when this space ends
+    [frontier, held * P)     stale or provisional columns of the last page(s): written by the unit in flight, if any
+    [held * P, limit)        nothing yet: promised by the sequence's reservation, returned when the sequence ends
+
+A partial last page always belongs to this space alone (decision 0003).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from kvcrucible.contract.config import pages_for
+from kvcrucible.engine.pages import LogicalPage, PageLedger
+from kvcrucible.engine.pool import Reservation
+
+#: Copies the first ``columns`` of one physical page of a pool to another: (pool, source, destination, columns).
+CopyColumns: TypeAlias = Callable[[int, int, int, int], None]
+
+
+@dataclass(slots=True)
+class AddressSpace:
+    """One sequence's pages in one pool.  Methods mutate this space and, where they share, the source's references."""
+
+    pool: int
+    page_size: int
+    pages: list[LogicalPage] = field(default_factory=list)
+    frontier: int = 0
+
+    def held_pages(self) -> int:
+        """Pages in the space, provisional ones included."""
+        return len(self.pages)
+
+    def missing_pages(self, position: int) -> int:
+        """Pages that have to be granted before ``position`` positions can be written."""
+        return max(0, pages_for(position, self.page_size) - len(self.pages))
+
+    def extend(self, ledger: PageLedger, reservation: Reservation, position: int) -> list[LogicalPage]:
+        """Grant what is missing up to ``position`` out of ``reservation``; the frontier stays.  Returns the new
+        pages.
+        """
+        missing = self.missing_pages(position)
+        if not missing:
+            return []
+        granted = ledger.grant(self.pool, reservation, missing)
+        self.pages.extend(granted)
+        return granted
+
+    def commit(self, ledger: PageLedger, position: int) -> None:
+        """Move the frontier up to ``position``; the pages that this crosses are committed as far as it reaches."""
+        assert self.frontier <= position <= len(self.pages) * self.page_size
+        if position == self.frontier:
+            return
+        first, last = self.frontier // self.page_size, pages_for(position, self.page_size) - 1
+        for page in self.pages[first:last]:
+            page.committed = self.page_size
+        self.pages[last].committed = position - last * self.page_size
+        ledger.touched.pages.update(page.page for page in self.pages[first : last + 1])
+        self.frontier = position
+
+    def retract(self, ledger: PageLedger, reservation: Reservation) -> int:
+        """Give pages beyond the frontier back to ``reservation``; return how many."""
+        keep = pages_for(self.frontier, self.page_size)
+        extra = self.pages[keep:]
+        del self.pages[keep:]
+        ledger.drop(self.pool, extra, reservation)
+        return len(extra)
+
+    def fork(
+        self, ledger: PageLedger, reservation: Reservation, position: int, copy: CopyColumns
+    ) -> AddressSpace:
+        """Return a new space of the first ``position`` tokens: full pages shared, a partial tail copied at once."""
+        assert 0 < position <= self.frontier
+        full, columns = divmod(position, self.page_size)
+        child = AddressSpace(self.pool, self.page_size, self.pages[:full], position)
+        ledger.share(child.pages)
+        if columns:
+            (tail,) = ledger.grant(self.pool, reservation, 1)
+            copy(self.pool, self.pages[full].device, tail.device, columns)
+            tail.committed = columns
+            child.pages.append(tail)
+        return child
+
+    def cut_drops(self, position: int) -> list[LogicalPage]:
+        """Return the pages that lose this space's reference when it is cut to ``position``: those beyond the cut,
+        and the cut page itself where it is shared and has to be copied.
+        """
+        keep, columns = pages_for(position, self.page_size), position % self.page_size
+        dropped = self.pages[keep:]
+        if columns and self.pages[keep - 1].references > 1:
+            dropped.append(self.pages[keep - 1])
+        return dropped
+
+    def truncate(
+        self, ledger: PageLedger, reservation: Reservation, position: int, copy: CopyColumns
+    ) -> None:
+        """Cut back to ``position`` below the frontier, exactly.
+
+        Pages that nobody else references return to ``reservation``.  A shared cut page is replaced by a private
+        copy of its remaining columns, for which ``reservation`` must hold a page once the others have returned.
+        """
+        assert 0 <= position < self.frontier
+        keep, columns = pages_for(position, self.page_size), position % self.page_size
+        beyond = self.pages[keep:]
+        del self.pages[keep:]
+        ledger.drop(self.pool, beyond, reservation)
+        if columns:
+            cut = self.pages[-1]
+            if cut.references > 1:
+                (own,) = ledger.grant(self.pool, reservation, 1)
+                copy(self.pool, cut.device, own.device, columns)
+                self.pages[-1] = own
+                ledger.drop(self.pool, [cut], reservation)
+                cut = own
+            else:
+                cut.epoch += 1
+                ledger.touched.pages.add(cut.page)
+            cut.committed = columns
+        self.frontier = position
+
+    def devices(self, first: int = 0) -> list[int]:
+        """Return the physical page ids from logical block ``first`` on."""
+        return [page.device for page in self.pages[first:]]
+
+
+def close_spaces(ledger: PageLedger, spaces: Sequence[AddressSpace]) -> None:
+    """Drop every page of ``spaces``; those that nobody else references become free."""
+    for space in spaces:
+        ledger.drop(space.pool, space.pages, None)
+        space.pages = []
+        space.frontier = 0

@@ -1,0 +1,96 @@
+"""Execution tables: the block-table matrix, row leases and frozen rows (DESIGN 4.7).
+
+The host keeps a mirror of ``block_tables[row, logical_block]``; uploads go through the stream to the storage, whose
+matrix never moves.  A row owns nothing: it repeats the mapping of the sequence that leases it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from kvcrucible.contract.errors import NoRow
+from kvcrucible.contract.snapshot import Touched
+from kvcrucible.engine.storage.interface import Storage
+from kvcrucible.engine.streams import Stream
+from kvcrucible.engine.work import WorkCounters
+
+
+class ExecutionTables:
+    """``rows`` rows of ``blocks`` entries each.  Raises ``NoRow`` where every row is leased."""
+
+    def __init__(
+        self, rows: int, blocks: int, storage: Storage, stream: Stream, touched: Touched, work: WorkCounters
+    ) -> None:
+        self.blocks = blocks
+        self.entries: list[list[int]] = [[] for _ in range(rows)]
+        self.holders: list[int | None] = [None] * rows
+        self._frozen: set[int] = set()
+        self._free = list(range(rows - 1, -1, -1))
+        self._storage, self._stream, self._touched, self._work = storage, stream, touched, work
+
+    @property
+    def free_rows(self) -> int:
+        """Rows that no sequence leases."""
+        return len(self._free)
+
+    def lease(self, sequence: int) -> int:
+        """Give an empty row to ``sequence``; it is returned by :meth:`release`."""
+        if not self._free:
+            raise NoRow(
+                f"a row for sequence {sequence}",
+                f"all {len(self.holders)} rows are leased",
+                "finish or cancel a sequence",
+            )
+        row = self._free.pop()
+        assert not self.entries[row], f"row {row} was not cleared"
+        self.holders[row] = sequence
+        self._touched.rows.add(row)
+        return row
+
+    def release(self, row: int) -> None:
+        """Clear the row and take it back."""
+        assert self.holders[row] is not None
+        assert row not in self._frozen
+        self.cut(row, 0)
+        self.holders[row] = None
+        self._free.append(row)
+        self._touched.rows.add(row)
+
+    def publish(self, row: int, first_block: int, devices: Sequence[int]) -> None:
+        """Map logical blocks from ``first_block`` on to ``devices``, in one upload; earlier blocks stay."""
+        if not devices:
+            return
+        assert row not in self._frozen, f"row {row} is frozen"
+        entries = self.entries[row]
+        assert first_block <= len(entries), f"row {row}: hole before block {first_block}"
+        assert first_block + len(devices) <= self.blocks
+        entries[first_block : first_block + len(devices)] = devices
+        self._upload(partial(self._storage.write_table, row, first_block, tuple(devices)), row, len(devices))
+
+    def cut(self, row: int, blocks: int) -> None:
+        """Unmap every logical block from ``blocks`` on."""
+        assert row not in self._frozen, f"row {row} is frozen"
+        entries = self.entries[row]
+        holes = len(entries) - blocks
+        if holes <= 0:
+            return
+        del entries[blocks:]
+        self._upload(partial(self._storage.clear_table, row, blocks, holes), row, holes)
+
+    def freeze(self, row: int) -> tuple[int, ...]:
+        """Forbid changes of the row until :meth:`thaw`; return its entries."""
+        assert row not in self._frozen
+        self._frozen.add(row)
+        return tuple(self.entries[row])
+
+    def thaw(self, row: int) -> None:
+        """Allow changes of the row again."""
+        self._frozen.remove(row)
+
+    def _upload(self, effect: partial[None], row: int, entries: int) -> None:
+        # The effect carries its own copy of the entries: the mirror may change before a lagging stream runs it.
+        self._stream.submit(effect)
+        self._touched.rows.add(row)
+        self._work.table_uploads += 1
+        self._work.table_entries += entries

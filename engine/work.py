@@ -1,0 +1,25 @@
+"""Exact counts of what the engine did: figures that do not depend on the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class WorkCounters:
+    """Totals since the engine was built.
+
+    ``allocator_calls``: calls that granted at least one page.  ``columns_copied``: token columns moved by page
+    copies, each over all planes of its pool.  ``table_entries``: block-table entries written or cleared,
+    ``table_uploads`` the batches.
+    """
+
+    allocator_calls: int = 0
+    pages_granted: int = 0
+    page_copies: int = 0
+    columns_copied: int = 0
+    table_uploads: int = 0
+    table_entries: int = 0
+    continuations_evicted: int = 0
+    tokens_written: int = 0
+    tokens_hit: int = 0
