@@ -86,17 +86,16 @@ class Budget:
 def attention(
     q: Array, k: Array, v: Array, positions: NDArray[np.int64], scale: float | None = None
 ) -> Attention:
-    """Return exact attention of ``q [T, Hq, D]`` over one sequence's ``k``, ``v`` ``[n, Hkv, D]``, all
-    float64.
+    """Return attention of ``q [T, Hq, D]`` over one sequence's ``k``, ``v`` ``[n, Hkv, D]``, all float64.
 
     Query ``i`` sees positions 0 to ``positions[i]`` inclusive (causal by absolute position; −1 sees nothing,
     ``n − 1`` the whole cache).  Query head h reads KV head h // (Hq // Hkv).  ``scale`` is 1/√D unless
     given.  Pass keys and values as they are *stored*: rounding into the cache is the codec's doing, not the
     kernel's.  Raises ``BadArgument`` for shapes or positions that do not fit.
     """
+    _check_shapes(q, k, v, positions)
     queries, query_heads, dim = q.shape
     heads = k.shape[1]
-    _check_shapes(q, k, v, positions)
     factor = 1.0 / math.sqrt(dim) if scale is None else scale
     out, value_mass, value_peak = (np.zeros(q.shape) for _ in range(3))
     lse, score_mass = np.full((queries, query_heads), -np.inf), np.zeros((queries, query_heads))
@@ -140,7 +139,8 @@ def error_budget(oracle: Attention, page_size: int, output: str = "float32") -> 
 
 def _check_shapes(q: Array, k: Array, v: Array, positions: NDArray[np.int64]) -> None:
     """Refuse arguments that do not describe one attention."""
-    fits = k.shape == v.shape and q.shape[2] == k.shape[2] and q.shape[1] % k.shape[1] == 0
+    fits = q.ndim == k.ndim == 3 and k.shape == v.shape and q.shape[2] == k.shape[2]
+    fits = fits and q.shape[1] % k.shape[1] == 0
     if not fits or positions.shape != q.shape[:1]:
         found = f"k {k.shape}, v {v.shape}, {positions.shape} positions"
         raise BadArgument(f"attention of q {q.shape}", found, "give [T, Hq, D], twice [n, Hkv, D] and [T]")
