@@ -1,0 +1,79 @@
+"""``kvcrucible doctor``: what this machine has, and for what it lacks the reason and the remedy.
+
+Looking never fails: an absent or broken library is a line of the report, and the exit status is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+
+import typer
+from rich.table import Table
+
+from kvcrucible.cli.console import console, print_json, safe, stderr_console
+from kvcrucible.cli.doctor_findings import (
+    LIBRARIES,
+    Finding,
+    Outcome,
+    State,
+    abilities,
+    accelerator_finding,
+    core_finding,
+    installed_version,
+    library_finding,
+    machine_findings,
+    model_finding,
+    nvml_finding,
+    run_probe,
+)
+from kvcrucible.cli.doctor_probes import PROBES
+
+
+def examine(probe: Callable[[str], Outcome] = run_probe) -> list[Finding]:
+    """Look at everything and return the findings in the order of the report.
+
+    ``probe`` runs one probe of ``doctor_probes.PROBES`` by name; two at a time, since each is mostly waiting for disk.
+    """
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        outcomes = dict(zip(PROBES, pool.map(probe, PROBES), strict=True))
+    findings = [*machine_findings(), core_finding(outcomes["core"])]
+    for library in LIBRARIES:
+        judge = nvml_finding if library.probe == "nvml" else library_finding
+        findings.append(judge(library, installed_version(library.distribution), outcomes[library.probe]))
+        if library.probe == "torch":
+            findings.append(accelerator_finding(outcomes["torch"]))
+    return [*findings, model_finding()]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command ``doctor`` to ``app``."""
+
+    @app.command()
+    def doctor(
+        as_json: bool = typer.Option(False, "--json", help="Write the report as one JSON document."),
+    ) -> None:
+        """Tell what this machine has; for what it lacks, the reason and the remedy."""
+        with stderr_console().status("looking at what is installed"):
+            findings = examine()
+        if as_json:
+            print_json(
+                {"findings": [asdict(finding) for finding in findings], "lacking": abilities(findings)}
+            )
+        else:
+            _show(findings)
+
+
+def _show(findings: list[Finding]) -> None:
+    style = {State.PRESENT: "green", State.ABSENT: "yellow", State.BROKEN: "red"}
+    table = Table(title="What this machine has", title_justify="left")
+    for heading in ("", "state", "detail", "how to get it"):
+        table.add_column(heading, overflow="fold")
+    for finding in findings:
+        state = f"[{style[finding.state]}]{finding.state.value}[/]"
+        table.add_row(safe(finding.name), state, safe(finding.detail), safe(finding.remedy))
+    out = console()
+    out.print(table)
+    for work, lacking in abilities(findings).items():
+        out.print(safe(f"{work}: {'can run here' if not lacking else 'lacks ' + ', '.join(lacking)}"))
