@@ -1,0 +1,101 @@
+"""``kvcrucible invariants``: the catalogue, or one entry with what its checker verifies and does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from kvcrucible.invariants.registry import Invariant
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+
+    @app.command("invariants")
+    def invariants(
+        name: str | None = typer.Argument(None, metavar="[ID]", help="Show this one in full."),
+        as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    ) -> None:
+        """List the invariants: ids, statements, sources, and what judges them or why nothing does yet."""
+        from kvcrucible.cli.console import print_json
+        from kvcrucible.invariants.registry import INVARIANTS
+
+        if name is not None:
+            entry = _find(name)
+            if as_json:
+                print_json(_plain(entry) | {"documentation": entry.documentation})
+            else:
+                _show_one(entry)
+        elif as_json:
+            print_json([_plain(entry) for entry in INVARIANTS.values()])
+        else:
+            _show_all()
+
+
+def _find(name: str) -> Invariant:
+    from difflib import get_close_matches
+
+    from kvcrucible.contract.errors import InputError
+    from kvcrucible.invariants.registry import INVARIANTS
+
+    if name in INVARIANTS:
+        return INVARIANTS[name]
+    near = get_close_matches(name, INVARIANTS, n=3, cutoff=0.5)
+    hint = f"near matches: {', '.join(near)}" if near else "list them with `kvcrucible invariants`"
+    raise InputError(f"no invariant {name!r}; {hint}")
+
+
+def _plain(entry: Invariant) -> dict[str, Any]:
+    return {
+        "id": entry.id,
+        "status": entry.status.value,
+        "statement": entry.statement,
+        "source": entry.source,
+        "judged": entry.depth.value if entry.depth else None,
+        "checker": entry.checker.__name__ if entry.checker else None,
+        "harness": entry.judge.__name__ if entry.judge else None,
+        "needs": sorted(entry.checker.needs) if entry.checker else [],
+        "step_check": bool(entry.checker and entry.checker.is_local),
+        "reason": entry.reason,
+    }
+
+
+def _show_all() -> None:
+    from rich.table import Table
+
+    from kvcrucible.cli.console import console
+    from kvcrucible.invariants.registry import INVARIANTS, Status
+
+    table = Table(title="Invariants", title_justify="left", show_lines=False, pad_edge=False)
+    table.add_column("id", no_wrap=True, style="bold")
+    table.add_column("statement, or why not yet", ratio=1)
+    table.add_column("source")
+    table.add_column("judged")
+    for entry in INVARIANTS.values():
+        later = entry.status is Status.LATER
+        text = f"[dim]{entry.reason}[/dim]" if later else entry.statement
+        judged = entry.depth.value if entry.depth else "[yellow]later[/yellow]"
+        table.add_row(entry.id, text, entry.source, judged)
+    out = console()
+    out.print(table)
+    checked = sum(entry.status is Status.CHECKED for entry in INVARIANTS.values())
+    out.print(f"{len(INVARIANTS)} invariants: {checked} checked, {len(INVARIANTS) - checked} later.")
+
+
+def _show_one(entry: Invariant) -> None:
+    from kvcrucible.cli.console import console, safe
+
+    out = console()
+    judged = f"judged: {entry.depth.value}" if entry.depth else "later"
+    out.print(f"[bold]{entry.id}[/bold]  (DESIGN {entry.source}; {judged})")
+    if entry.statement:
+        out.print(safe(entry.statement))
+    out.print()
+    out.print(safe(entry.documentation))
+    for kind, code in (("checker", entry.checker), ("harness", entry.judge)):
+        if code is not None:
+            out.print(f"{kind}: {code.__module__}.{code.__qualname__}", style="dim", soft_wrap=True)
+    if entry.checker is not None:
+        out.print(f"needs: {', '.join(sorted(entry.checker.needs))}", style="dim")

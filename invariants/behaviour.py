@@ -1,0 +1,254 @@
+"""Judgements for invariants that show in what an engine answers or reads rather than in one snapshot (DESIGN 5).
+
+A harness calls them at the place where it has both sides in hand; each returns the violations, an empty list where the
+invariant holds, and mutates nothing.  The lock-step campaign turns them into a failure under the invariant's id.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from kvcrucible.contract.errors import RefusalKind
+from kvcrucible.contract.snapshot import KEYED_PARTS, Snapshot
+from kvcrucible.invariants.violation import Violation, mismatch
+
+#: One row of payload: its elements, or a digest of them.
+Row = Sequence[float] | bytes
+
+
+class Depth(StrEnum):
+    """Where an invariant is judged."""
+
+    SNAPSHOT = "ledger, by snapshot"
+    STEP = "ledger, by step"
+    LEDGER = "ledger, by harness"
+    PAYLOAD = "payload, by harness"
+    KERNEL = "kernel tests"
+
+
+def unchanged(before: Snapshot, after: Snapshot) -> list[Violation]:
+    """Return the first difference that a refused operation left behind, by full snapshots (``refusal-atomic``).
+
+    The order of a free list does not count: page ids may be handed out in any order (DESIGN 4.1).
+    """
+    for part in KEYED_PARTS:
+        old, new = getattr(before, part), getattr(after, part)
+        if old == new:
+            continue
+        key = min((key for key in old.keys() | new.keys() if old.get(key) != new.get(key)), key=str)
+        return [_first_difference(f"{part} {key} after a refusal", old.get(key), new.get(key))]
+    if before.pools != after.pools:
+        return [mismatch("refusal-atomic", "counters after a refusal", after.counters, before.counters)]
+    if before.queue != after.queue:
+        return [mismatch("refusal-atomic", "queue after a refusal", after.queue, before.queue)]
+    for old_free, new_free in zip(before.free_pages or (), after.free_pages or (), strict=True):
+        if sorted(old_free) != sorted(new_free):
+            found, due = sorted(set(new_free) - set(old_free)), sorted(set(old_free) - set(new_free))
+            return [
+                mismatch(
+                    "refusal-atomic", "free list after a refusal", f"{found} more", f"{due} that are gone"
+                )
+            ]
+    return []
+
+
+def _first_difference(subject: str, old: Any, new: Any) -> Violation:
+    if old is not None and new is not None:
+        for field in fields(old):
+            was, now = getattr(old, field.name), getattr(new, field.name)
+            if was != now:
+                return mismatch("refusal-atomic", f"{subject}, {field.name}", now, was)
+    return mismatch("refusal-atomic", subject, new or "absent", old or "absent")
+
+
+def stale_refused(refusal: RefusalKind | None, what: str) -> list[Violation]:
+    """Judge the answer to an operation on a handle that has ended or never was (``stale-handle-refused``)."""
+    if refusal is RefusalKind.STALE_HANDLE:
+        return []
+    found = "carried out" if refusal is None else refusal.value
+    return [mismatch("stale-handle-refused", what, found, RefusalKind.STALE_HANDLE.value)]
+
+
+def rows_equal(invariant: str, expected: Sequence[Row], actual: Sequence[Row], where: str) -> list[Violation]:
+    """Compare payload rows bit for bit, position by position, and return the first that differs.
+
+    NaN equals NaN, and −0.0 differs from 0.0.  For ``token-exact-truncation``, ``cow-isolation``, ``no-stale-read`` and
+    ``mapping-invariance``; ``where`` names the sequence, pool and plane.
+    """
+    if len(expected) != len(actual):
+        return [mismatch(invariant, f"{where}, rows", len(actual), len(expected))]
+    for position, (due, found) in enumerate(zip(expected, actual, strict=True)):
+        if isinstance(due, bytes) or isinstance(found, bytes):
+            if due != found:
+                return [mismatch(invariant, f"{where}, position {position}", _shown(found), _shown(due))]
+        elif len(due) != len(found):
+            return [mismatch(invariant, f"{where}, position {position}, elements", len(found), len(due))]
+        else:
+            for element, (a, b) in enumerate(zip(due, found, strict=True)):
+                if not _same(a, b):
+                    return [mismatch(invariant, f"{where}, position {position}, element {element}", b, a)]
+    return []
+
+
+def rows_close(
+    invariant: str, expected: Sequence[Row], actual: Sequence[Row], tolerance: float, where: str
+) -> list[Violation]:
+    """Compare rows of numbers within an absolute ``tolerance`` that the caller has derived (``kernel-oracle``).
+
+    An infinity or NaN is close to itself alone.  Returns the first element out of tolerance.
+    """
+    if len(expected) != len(actual):
+        return [mismatch(invariant, f"{where}, rows", len(actual), len(expected))]
+    for index, (due, found) in enumerate(zip(expected, actual, strict=True)):
+        if len(due) != len(found):
+            return [mismatch(invariant, f"{where}, row {index}, elements", len(found), len(due))]
+        for element, (a, b) in enumerate(zip(due, found, strict=True)):
+            if not (_same(a, b) or abs(a - b) <= tolerance):
+                return [
+                    mismatch(
+                        invariant, f"{where}, row {index}, element {element}", b, f"{a} within {tolerance}"
+                    )
+                ]
+    return []
+
+
+def _same(left: float, right: float) -> bool:
+    if left != left or right != right:
+        return left != left and right != right
+    return left == right and math.copysign(1.0, left) == math.copysign(1.0, right)
+
+
+def _shown(row: Row) -> str:
+    return row.hex() if isinstance(row, bytes) else str(list(row))
+
+
+def releasable_pages(snapshot: Snapshot, pool: int) -> int:
+    """Pages of ``pool`` that releasing all unpinned continuations frees; one that others hold too stays."""
+    held: dict[int, int] = {}
+    for key, continuation in snapshot.continuations.items():
+        space = snapshot.spaces.get((key, pool))
+        if space is not None and not continuation.pinned:
+            for page in space.pages:
+                held[page] = held.get(page, 0) + 1
+    return sum(
+        1
+        for page, holders in held.items()
+        if page in snapshot.pages and snapshot.pages[page].references == holders
+    )
+
+
+def admitted_by_count(
+    need_pages: Sequence[int], refused: bool, before: Snapshot, where: str
+) -> list[Violation]:
+    """Judge an answer to a need for pages per pool by free counts alone (``admission-by-count``).
+
+    Where ``need_pages`` fits the free pages of ``before`` in every pool, a refusal for capacity is wrong, wherever the
+    free pages lie.
+    """
+    if refused and all(need <= pool.free for need, pool in zip(need_pages, before.pools, strict=True)):
+        free = [pool.free for pool in before.pools]
+        return [
+            mismatch(
+                "admission-by-count",
+                f"{where}, a need of {list(need_pages)} pages",
+                "refused",
+                f"granted: free {free}",
+            )
+        ]
+    return []
+
+
+def cache_yielded(cold_pages: Sequence[int], refused: bool, before: Snapshot, where: str) -> list[Violation]:
+    """Judge a refusal for capacity by what the context cache could have given up (``cache-yields``).
+
+    ``cold_pages`` is the need of a cold start per pool.  A pool may be short only if free pages and all that unpinned
+    continuations would free do not cover it.
+    """
+    if not refused:
+        return []
+    available = [pool.free + releasable_pages(before, index) for index, pool in enumerate(before.pools)]
+    if all(need <= there for need, there in zip(cold_pages, available, strict=True)):
+        return [
+            mismatch(
+                "cache-yields",
+                f"{where}, a cold start of {list(cold_pages)} pages",
+                "refused",
+                f"room for {available}",
+            )
+        ]
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An invariant that a harness judges: its id, statement and source, where, and by which function."""
+
+    id: str
+    statement: str
+    source: str
+    depth: Depth
+    judge: Callable[..., list[Violation]]
+
+
+JUDGED: tuple[Judged, ...] = (
+    Judged(
+        "cow-isolation",
+        "What one sequence writes after a fork is never read by another: the other's rows stay bit for bit.",
+        "4.5",
+        Depth.PAYLOAD,
+        rows_equal,
+    ),
+    Judged(
+        "token-exact-truncation",
+        "After a cut, at any position, nothing tells the sequence from one that never held the removed tokens.",
+        "4.6",
+        Depth.PAYLOAD,
+        rows_equal,
+    ),
+    Judged(
+        "admission-by-count",
+        "Admission asks for counts, never for adjacency: what fits by number is not refused for capacity.",
+        "4.3",
+        Depth.LEDGER,
+        admitted_by_count,
+    ),
+    Judged(
+        "refusal-atomic",
+        "A refused operation leaves the engine exactly as it was.",
+        "4.3, 4.13",
+        Depth.LEDGER,
+        unchanged,
+    ),
+    Judged(
+        "cache-yields",
+        "A request waits for capacity only if a cold start does not fit with all unprotected continuations released.",
+        "4.9",
+        Depth.LEDGER,
+        cache_yielded,
+    ),
+    Judged(
+        "kernel-oracle",
+        "A kernel's output equals the float64 oracle's within the tolerance derived for its types.",
+        "4.11",
+        Depth.KERNEL,
+        rows_close,
+    ),
+    Judged(
+        "mapping-invariance",
+        "The same logical inputs under other physical page ids give bit-identical outputs.",
+        "4.1, 4.11",
+        Depth.KERNEL,
+        rows_equal,
+    ),
+    Judged(
+        "no-stale-read",
+        "Every row below a frontier reads as it was written: no bytes of an earlier tenant or an aborted unit.",
+        "4.14.11, 7",
+        Depth.PAYLOAD,
+        rows_equal,
+    ),
+)

@@ -1,0 +1,147 @@
+"""Checkers about frontiers and the identity of what lies below them (DESIGN 4.6, 4.9, 4.14)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvcrucible.contract.config import pages_for
+from kvcrucible.contract.snapshot import ContinuationState, SequenceState, Snapshot, SpaceState
+from kvcrucible.contract.tokens import common_prefix, count, prefix
+from kvcrucible.invariants.checker import Checker, Scope
+from kvcrucible.invariants.violation import Violation
+
+
+def owner_of(snapshot: Snapshot, owner: int) -> SequenceState | ContinuationState | None:
+    """Return the sequence or continuation with this id."""
+    return snapshot.sequences.get(owner) or snapshot.continuations.get(owner)
+
+
+class FrontierBounds(Checker):
+    """Verifies: 0 ≤ frontier ≤ provisional ≤ limit; provisional positions exist in units alone; a space holds exactly
+    the pages that its provisional frontier needs; each page has exactly the committed columns that lie below the
+    frontier; in Main the frontier equals the number of the owner's tokens.
+
+    Does not verify: the tokens themselves (exact-prefix-identity, payload), nor who sees which frontier
+    (frontier-visibility).
+    """
+
+    id = "frontier-bounds"
+    statement = (
+        "Frontier ≤ provisional ≤ limit; pages, committed columns and tokens are exactly what these need."
+    )
+    source = "4.6, 4.7, 4.14.3"
+    needs = frozenset({"pools", "pages", "spaces", "sequences", "continuations"})
+    premise_parts = ("spaces",)
+
+    def check(self, snapshot: Snapshot) -> Iterator[Violation]:
+        """Judge every space and all of its pages."""
+        whole = Scope(starts=dict.fromkeys(snapshot.spaces, 0))
+        return self.check_delta(snapshot, snapshot, whole)
+
+    def check_delta(self, before: Snapshot, after: Snapshot, scope: Scope) -> Iterator[Violation]:
+        """Judge every space in view, and the columns of its changed blocks."""
+        for key, space in after.spaces.items():
+            if not 0 <= space.pool < len(after.pools):
+                continue
+            size = after.pools[space.pool].page_size
+            yield from self._bounds(after, space, size)
+            for block in scope.blocks(key, len(space.pages)):
+                page = after.pages.get(space.pages[block])
+                due = min(max(space.frontier - block * size, 0), size)
+                if page is not None and page.committed != due:
+                    subject = (
+                        f"space of {space.owner}, frontier {space.frontier}, block {block}, page {page.page}"
+                    )
+                    yield self.mismatch(subject, f"{page.committed} committed columns", due)
+
+    def _bounds(self, snapshot: Snapshot, space: SpaceState, size: int) -> Iterator[Violation]:
+        subject = f"space of {space.owner}"
+        if not 0 <= space.frontier <= space.provisional:
+            yield self.mismatch(
+                subject, f"frontier {space.frontier}, provisional {space.provisional}", "0 ≤ first ≤ second"
+            )
+        if len(space.pages) != pages_for(space.provisional, size):
+            due = f"{pages_for(space.provisional, size)} for {space.provisional} positions"
+            yield self.mismatch(f"{subject}, pages held", len(space.pages), due)
+        sequence = snapshot.sequences.get(space.owner)
+        if sequence is not None and space.provisional > sequence.limit:
+            yield self.mismatch(
+                f"{subject}, provisional", space.provisional, f"at most the limit {sequence.limit}"
+            )
+        if space.provisional != space.frontier and not (sequence is not None and sequence.in_flight):
+            yield self.mismatch(
+                f"{subject}, not in a unit, provisional", space.provisional, f"the frontier {space.frontier}"
+            )
+        owner = owner_of(snapshot, space.owner)
+        if owner is not None and space.pool == 0 and count(owner.tokens) != space.frontier:
+            yield self.mismatch(
+                f"{subject}, tokens", count(owner.tokens), f"as many as the frontier {space.frontier}"
+            )
+
+
+class FrontierVisibility(Checker):
+    """Verifies: while a unit is in flight, the Main frontier of each selected sequence is the one before the unit, and
+    its provisional frontier the one that the unit will commit.
+
+    Does not verify: what reads and hits return meanwhile; the harness compares those with the reference.
+    """
+
+    id = "frontier-visibility"
+    statement = (
+        "During a unit everybody sees the frontier before it; what it writes shows only once it is committed."
+    )
+    source = "4.7, 4.14.11"
+    needs = frozenset({"spaces", "units"})
+    premise_parts = ("units",)
+
+    def check(self, snapshot: Snapshot) -> Iterator[Violation]:
+        """Compare the work of every unit with the frontiers of its sequences."""
+        for unit in snapshot.units.values():
+            for owner, first, last in unit.work:
+                space = snapshot.spaces.get((owner, 0))
+                if space is not None and (space.frontier, space.provisional) != (first, last):
+                    subject = f"unit {unit.unit}, sequence {owner}, frontier and provisional"
+                    yield self.mismatch(subject, (space.frontier, space.provisional), (first, last))
+
+
+class ExactPrefixIdentity(Checker):
+    """Verifies: the prefix index holds exactly the checkpoints, each with its owner's first tokens up to the checkpoint
+    and with its owner's identity.
+
+    Does not verify: what a lookup answers; the harness compares each answer with the reference.
+    """
+
+    id = "exact-prefix-identity"
+    statement = (
+        "What can be found for a checkpoint is exactly its owner's tokens and identity up to the checkpoint."
+    )
+    source = "4.9, 4.14.6"
+    needs = frozenset({"checkpoints", "findable", "sequences", "continuations"})
+    premise_parts = ("findable",)
+
+    def check(self, snapshot: Snapshot) -> Iterator[Violation]:
+        """Compare every entry of the index with its checkpoint and owner, and every checkpoint with the index."""
+        for key, found in snapshot.findable.items():
+            checkpoint = snapshot.checkpoints.get(key)
+            if checkpoint is None:
+                yield self.mismatch(
+                    f"prefix index, checkpoint {key}", f"{count(found.tokens)} tokens findable", "no entry"
+                )
+                continue
+            subject = f"prefix index, checkpoint {key} of {checkpoint.owner} at {checkpoint.frontier}"
+            owner = owner_of(snapshot, checkpoint.owner)
+            if owner is None:
+                yield self.mismatch(subject, "no such owner", "an owner that lives")
+                continue
+            due = prefix(owner.tokens, checkpoint.frontier)
+            if found.tokens != due:
+                agreed = common_prefix(found.tokens, due)
+                yield self.mismatch(
+                    subject, f"{count(found.tokens)} tokens, {agreed} as the owner's", f"{count(due)} tokens"
+                )
+            elif count(due) != checkpoint.frontier:
+                yield self.mismatch(subject, f"{count(due)} tokens of the owner", f"{checkpoint.frontier}")
+            if found.identity != owner.identity:
+                yield self.mismatch(f"{subject}, identity", found.identity, owner.identity)
+        for key in snapshot.checkpoints.keys() - snapshot.findable.keys():
+            yield self.mismatch(f"checkpoint {key}", "not in the prefix index", "to be findable")

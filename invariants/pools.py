@@ -1,0 +1,302 @@
+"""Checkers about physical pages and their counters (DESIGN 4.1, 4.3)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain
+
+from kvcrucible.contract.snapshot import PageState, PoolState, SequenceState, Snapshot
+from kvcrucible.invariants.checker import Checker, Scope
+from kvcrucible.invariants.violation import Violation
+
+
+class PoolConservation(Checker):
+    """Verifies: per pool, leased + reserved + free is the capacity and none is negative; leased counts the distinct
+    physical pages of the logical pages; reserved is the sum of what the active sequences were promised.
+
+    Does not verify: which pages are leased (lease-unique), nor what a sequence was promised (completion-guarantee).
+    """
+
+    id = "pool-conservation"
+    statement = (
+        "In every pool leased + reserved + free equals the capacity, none is negative, and leased and reserved are "
+        "what pages and sequences add up to."
+    )
+    source = "4.3"
+    needs = frozenset({"pools", "pages", "sequences"})
+    premise_parts = ("pools",)
+
+    def check(self, snapshot: Snapshot) -> Iterator[Violation]:
+        """Judge the counters against everything that is counted."""
+        for index, pool in enumerate(snapshot.pools):
+            yield from self._counters(pool)
+            leased = len(_devices(snapshot, index))
+            if pool.leased != leased:
+                yield self.mismatch(
+                    f"pool {pool.name}, leased", pool.leased, f"{leased} (distinct leased pages)"
+                )
+            reserved = _reserved(snapshot, index)
+            if pool.reserved != reserved:
+                yield self.mismatch(
+                    f"pool {pool.name}, reserved", pool.reserved, f"{reserved} (sum over sequences)"
+                )
+
+    def check_delta(self, before: Snapshot, after: Snapshot, scope: Scope) -> Iterator[Violation]:
+        """Judge the change of each counter against the change of what it counts."""
+        for index, (old, pool) in enumerate(zip(before.pools, after.pools, strict=True)):
+            yield from self._counters(pool)
+            leased = old.leased + len(_devices(after, index)) - len(_devices(before, index))
+            if pool.leased != leased:
+                yield self.mismatch(f"pool {pool.name}, leased", pool.leased, f"{leased} (was {old.leased})")
+            reserved = old.reserved + _reserved(after, index) - _reserved(before, index)
+            if pool.reserved != reserved:
+                yield self.mismatch(
+                    f"pool {pool.name}, reserved", pool.reserved, f"{reserved} (was {old.reserved})"
+                )
+
+    def _counters(self, pool: PoolState) -> Iterator[Violation]:
+        total = pool.leased + pool.reserved + pool.free
+        parts = f"{pool.leased} leased + {pool.reserved} reserved + {pool.free} free"
+        if total != pool.capacity:
+            yield self.mismatch(f"pool {pool.name}, {parts}", total, f"the capacity {pool.capacity}")
+        if min(pool.leased, pool.reserved, pool.free) < 0:
+            yield self.mismatch(f"pool {pool.name}", parts, "no negative counter")
+
+
+def _devices(snapshot: Snapshot, pool: int) -> set[int]:
+    return {page.device for page in snapshot.pages.values() if page.pool == pool}
+
+
+def _reserved(snapshot: Snapshot, pool: int) -> int:
+    return sum(_share(sequence, pool) for sequence in snapshot.sequences.values())
+
+
+def _share(sequence: SequenceState, pool: int) -> int:
+    # A vector that is too short is bundle-atomic's finding, not this one's.
+    return sequence.reserved[pool] if pool < len(sequence.reserved) else 0
+
+
+class LeaseUnique(Checker):
+    """Verifies: no physical page backs two logical pages; every physical page is leased or once in the free list; all
+    ids lie within the pool.
+
+    Does not verify: who may lease, nor the counters (pool-conservation).  Free lists are judged in full snapshots only.
+    """
+
+    id = "lease-unique"
+    statement = (
+        "Each physical page is leased to one logical page at most, and is otherwise in the free list once."
+    )
+    source = "4.1, 4.3"
+    needs = frozenset({"pools", "pages"})
+
+    def check(self, snapshot: Snapshot) -> Iterator[Violation]:
+        """Judge leases, and the free lists where the snapshot has them."""
+        for index, pool in enumerate(snapshot.pools):
+            pages = [page for page in snapshot.pages.values() if page.pool == index]
+            devices = {page.device for page in pages}
+            if len(devices) < len(pages) or (
+                devices and not 0 <= min(devices) <= max(devices) < pool.capacity
+            ):
+                yield from self._explain(pool, pages)
+            if snapshot.free_pages is not None:
+                yield from self._free_list(pool, snapshot.free_pages[index], devices)
+
+    def _explain(self, pool: PoolState, pages: list[PageState]) -> Iterator[Violation]:
+        holder: dict[int, int] = {}
+        for page in pages:
+            if not 0 <= page.device < pool.capacity:
+                yield self.mismatch(
+                    f"pool {pool.name}, page {page.page}", f"device {page.device}", f"0…{pool.capacity - 1}"
+                )
+            other = holder.setdefault(page.device, page.page)
+            if other != page.page:
+                yield self.mismatch(
+                    f"pool {pool.name}, device {page.device}", f"pages {other} and {page.page}", "one page"
+                )
+
+    def _free_list(self, pool: PoolState, free: tuple[int, ...], leased: set[int]) -> Iterator[Violation]:
+        distinct = set(free)
+        if len(distinct) < len(free):
+            twice = sorted(device for device, times in Counter(free).items() if times > 1)
+            yield self.mismatch(f"pool {pool.name}, free list", f"devices {twice} twice", "each once")
+        if distinct & leased:
+            yield self.mismatch(
+                f"pool {pool.name}, free list", f"leased devices {sorted(distinct & leased)}", "none"
+            )
+        every = set(range(pool.capacity))
+        if distinct - every:
+            yield self.mismatch(
+                f"pool {pool.name}, free list",
+                f"devices {sorted(distinct - every)}",
+                f"0…{pool.capacity - 1}",
+            )
+        if lost := every - distinct - leased:
+            yield self.mismatch(
+                f"pool {pool.name}", f"devices {sorted(lost)} neither leased nor free", "one of both"
+            )
+
+
+class LeaseGenerations(Checker):
+    """Verifies: a physical page that is leased anew has a higher generation than at any lease seen before, and a lease
+    that goes on keeps its generation; so a handle of an earlier lease can be told from the present one.
+
+    Does not verify: that stale handles are in fact refused; the harness tries them.  Generation −1 means that the
+    engine has none to show, and is passed over.
+    """
+
+    id = "stale-handle-refused"
+    statement = (
+        "A handle whose generation is old is refused and changes nothing; generations rise with every lease."
+    )
+    source = "4.3, 4.14.1"
+    needs = frozenset({"pages"})
+    is_temporal = True
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[int, int], int] = {}
+
+    def check_delta(self, before: Snapshot, after: Snapshot, scope: Scope) -> Iterator[Violation]:
+        """Judge new leases against the leases that ended, in this step or in an earlier one."""
+        last = self._last
+        for key, old in before.pages.items():
+            page = after.pages.get(key)
+            if page is None or page.device != old.device:
+                last[old.pool, old.device] = old.generation
+            elif page.generation != old.generation:
+                yield self.mismatch(
+                    f"page {key}, device {page.device}",
+                    f"generation {page.generation}",
+                    f"{old.generation}, its lease goes on",
+                )
+        for key in after.pages.keys() - before.pages.keys():
+            page = after.pages[key]
+            previous = last.get((page.pool, page.device), -1)
+            if page.generation <= previous != -1:
+                yield self.mismatch(
+                    f"page {key}, device {page.device} leased anew",
+                    f"generation {page.generation}",
+                    f"above {previous}",
+                )
+
+
+class RefcountExact(Checker):
+    """Verifies: a logical page's references are the spaces that hold it, it exists only while there is one, no space
+    holds a page twice, and every page that a space names exists.
+
+    Does not verify: that the right spaces hold it (table-mirror and the payload checks do).
+    """
+
+    id = "refcount-exact"
+    statement = "A logical page has as many references as spaces hold it, and does not exist without one."
+    source = "4.5, 4.6"
+    needs = frozenset({"pages", "spaces"})
+
+    def check(self, snapshot: Snapshot) -> Iterator[Violation]:
+        """Count every page in every space."""
+        holders = Counter(chain.from_iterable(space.pages for space in snapshot.spaces.values()))
+        for key, page in snapshot.pages.items():
+            if page.references != holders.get(key, 0) or page.references < 1:
+                yield self.mismatch(f"page {key}, references", page.references, _due(holders.get(key, 0)))
+        for key in holders.keys() - snapshot.pages.keys():
+            yield self.mismatch(f"page {key}", f"absent, held by {holders[key]} space(s)", "to exist")
+        for space in snapshot.spaces.values():
+            if len(set(space.pages)) < len(space.pages):
+                yield self.mismatch(f"space of {space.owner}", f"pages {space.pages}", "each page once")
+
+    def check_delta(self, before: Snapshot, after: Snapshot, scope: Scope) -> Iterator[Violation]:
+        """Judge each change of references by the spaces that took the page up or gave it up."""
+        gained, lost = Counter(scope.gained), Counter(scope.lost)
+        for key in scope.pages.union(gained, lost):
+            old, page = before.pages.get(key), after.pages.get(key)
+            due = (old.references if old else 0) + gained.get(key, 0) - lost.get(key, 0)
+            if page is None:
+                if due != 0:
+                    yield self.mismatch(f"page {key}", f"absent, held by {due} space(s)", "to exist")
+            elif page.references != due or due < 1:
+                yield self.mismatch(f"page {key}, references", page.references, _due(due))
+        # A page created in this step is covered by its count; only one that was there can be held twice unnoticed.
+        if gained.keys().isdisjoint(before.pages) and all(times == 1 for times in gained.values()):
+            return
+        for space in (after.spaces[key] for key in scope.starts if key in after.spaces):
+            if len(set(space.pages)) < len(space.pages):
+                yield self.mismatch(f"space of {space.owner}", f"pages {space.pages}", "each page once")
+
+
+def _due(holders: int) -> str:
+    return f"{holders} (spaces that hold it)" if holders else "none, or no such page: no space holds it"
+
+
+class PoolIsolation(Checker):
+    """Verifies: a space holds only pages of its own pool, and both name a pool that exists.
+
+    Does not verify: that payload stays within its pool's planes (the payload checks do).
+    """
+
+    id = "pool-isolation"
+    statement = (
+        "A space holds pages of its own pool only; equal ids in two pools mean nothing to one another."
+    )
+    source = "4.1"
+    needs = frozenset({"pools", "pages", "spaces"})
+
+    def check(self, snapshot: Snapshot) -> Iterator[Violation]:
+        """Compare the pool of every space with that of its pages."""
+        whole = Scope(starts=dict.fromkeys(snapshot.spaces, 0))
+        return self.check_delta(snapshot, snapshot, whole)
+
+    def check_delta(self, before: Snapshot, after: Snapshot, scope: Scope) -> Iterator[Violation]:
+        """Compare the pool of every changed block with that of its space."""
+        pools, pages = len(after.pools), after.pages
+        for page in pages.values():
+            if not 0 <= page.pool < pools:
+                yield self.mismatch(f"page {page.page}", f"pool {page.pool}", f"0…{pools - 1}")
+        for key in scope.starts.keys() | scope.displaced.keys():
+            space = after.spaces.get(key)
+            if space is None:
+                continue
+            if not 0 <= space.pool < pools:
+                yield self.mismatch(f"space of {space.owner}", f"pool {space.pool}", f"0…{pools - 1}")
+            for block in scope.blocks(key, len(space.pages)):
+                held = pages.get(space.pages[block])
+                if held is not None and held.pool != space.pool:
+                    subject = f"space of {space.owner}, block {block}, page {held.page}"
+                    yield self.mismatch(subject, f"a page of pool {held.pool}", f"pool {space.pool}")
+
+
+class NoLeakAtQuiescence(Checker):
+    """Verifies: with no sequence, continuation or unit alive, nothing is leased, reserved, mapped, marked or findable,
+    and every physical page is free.  Queued requests own nothing, so the rule holds with a queue too.
+
+    Does not verify: leaks while something is alive (refcount-exact and pool-conservation do).
+    """
+
+    id = "no-leak-at-quiescence"
+    statement = (
+        "When nothing is active or retained, every page is free and no space, mapping or checkpoint is left."
+    )
+    source = "4.3, 4.8"
+    needs = frozenset({"pools", "pages", "sequences", "continuations"})
+    is_local = False
+
+    def premise(self, snapshot: Snapshot) -> bool:
+        """Say whether nothing is alive."""
+        return not (snapshot.sequences or snapshot.continuations or snapshot.units)
+
+    def check(self, snapshot: Snapshot) -> Iterator[Violation]:
+        """Judge what is left when nothing is alive."""
+        if not self.premise(snapshot):
+            return
+        for index, pool in enumerate(snapshot.pools):
+            if (pool.leased, pool.reserved, pool.free) != (0, 0, pool.capacity):
+                found = f"{pool.leased} leased, {pool.reserved} reserved, {pool.free} free"
+                yield self.mismatch(f"pool {pool.name}, nothing alive", found, f"all {pool.capacity} free")
+            if snapshot.free_pages is not None and len(snapshot.free_pages[index]) != pool.capacity:
+                found = f"{len(snapshot.free_pages[index])} pages in the free list"
+                yield self.mismatch(f"pool {pool.name}, nothing alive", found, str(pool.capacity))
+        for part in ("pages", "spaces", "checkpoints", "findable"):
+            if left := getattr(snapshot, part):
+                yield self.mismatch(f"{part}, nothing alive", sorted(left)[:8], "none")
+        if mapped := [row.row for row in snapshot.rows.values() if row.entries or row.sequence is not None]:
+            yield self.mismatch("rows, nothing alive", f"leased or mapped: {mapped}", "none")

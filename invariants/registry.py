@@ -1,0 +1,165 @@
+"""The catalogue: every invariant id, in the order of DESIGN 5, with what judges it or why nothing does yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from inspect import getdoc
+
+from kvcrucible.contract.capabilities import Capabilities
+from kvcrucible.invariants.admission import BundleAtomic, CompletionGuarantee
+from kvcrucible.invariants.behaviour import JUDGED, Depth, Judged, rows_equal, stale_refused
+from kvcrucible.invariants.checker import Checker
+from kvcrucible.invariants.frontiers import ExactPrefixIdentity, FrontierBounds, FrontierVisibility
+from kvcrucible.invariants.later import LATER, Later
+from kvcrucible.invariants.pools import (
+    LeaseGenerations,
+    LeaseUnique,
+    NoLeakAtQuiescence,
+    PoolConservation,
+    PoolIsolation,
+    RefcountExact,
+)
+from kvcrucible.invariants.sharing import ProtectedPrefix, SharedImmutable, SingleWriter
+from kvcrucible.invariants.tables import RowUnique, TableMirror, UnitFrozen
+from kvcrucible.invariants.violation import Violation
+
+#: Every public id, in the order of DESIGN 5.
+IDS: tuple[str, ...] = (
+    "pool-conservation",
+    "lease-unique",
+    "stale-handle-refused",
+    "refcount-exact",
+    "host-conservation",
+    "no-leak-at-quiescence",
+    "recycle-fenced",
+    "one-visible-replica",
+    "replica-valid",
+    "transfer-pinned",
+    "publish-order",
+    "single-writer",
+    "shared-immutable",
+    "cow-isolation",
+    "protected-prefix",
+    "frontier-bounds",
+    "frontier-visibility",
+    "token-exact-truncation",
+    "exact-prefix-identity",
+    "backend-not-ahead",
+    "table-mirror",
+    "row-unique",
+    "unit-frozen",
+    "completion-guarantee",
+    "admission-by-count",
+    "bundle-atomic",
+    "refusal-atomic",
+    "cache-yields",
+    "pool-isolation",
+    "kernel-oracle",
+    "mapping-invariance",
+    "no-stale-read",
+    "codec-exact",
+)
+
+CHECKERS: tuple[type[Checker], ...] = (
+    PoolConservation,
+    LeaseUnique,
+    LeaseGenerations,
+    RefcountExact,
+    NoLeakAtQuiescence,
+    SingleWriter,
+    SharedImmutable,
+    ProtectedPrefix,
+    FrontierBounds,
+    FrontierVisibility,
+    ExactPrefixIdentity,
+    TableMirror,
+    RowUnique,
+    UnitFrozen,
+    CompletionGuarantee,
+    BundleAtomic,
+    PoolIsolation,
+)
+
+#: What the harness judges beside the checker of the same id.
+_ALSO_JUDGED: dict[str, Callable[..., list[Violation]]] = {
+    LeaseGenerations.id: stale_refused,
+    FrontierVisibility.id: rows_equal,
+}
+
+
+class Status(StrEnum):
+    """Whether something judges an invariant."""
+
+    CHECKED = "checked"
+    LATER = "later"
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """One entry of the catalogue.
+
+    ``statement`` is None exactly where nothing judges the invariant yet; ``reason`` says why.  ``checker`` judges
+    snapshots, ``judge`` is what a harness calls where behaviour or payload shows it; an entry that is checked has one or both.
+    """
+
+    id: str
+    source: str
+    status: Status
+    depth: Depth | None
+    statement: str | None = None
+    checker: type[Checker] | None = None
+    judge: Callable[..., list[Violation]] | None = None
+    reason: str | None = None
+
+    @property
+    def documentation(self) -> str:
+        """What the judging code verifies, and what it does not; the reason where there is none."""
+        code = self.checker or self.judge
+        return (getdoc(code) if code is not None else self.reason) or ""
+
+
+def _entry(found: type[Checker] | Judged | Later) -> Invariant:
+    if isinstance(found, Later):
+        return Invariant(found.id, found.source, Status.LATER, None, reason=found.reason)
+    if isinstance(found, Judged):
+        return Invariant(
+            found.id, found.source, Status.CHECKED, found.depth, found.statement, judge=found.judge
+        )
+    depth = Depth.SNAPSHOT if found.check is not Checker.check else Depth.STEP
+    return Invariant(
+        found.id,
+        found.source,
+        Status.CHECKED,
+        depth,
+        found.statement,
+        found,
+        judge=_ALSO_JUDGED.get(found.id),
+    )
+
+
+_SOURCES: tuple[type[Checker] | Judged | Later, ...] = (*CHECKERS, *JUDGED, *LATER)
+_FOUND: dict[str, Invariant] = {found.id: _entry(found) for found in _SOURCES}
+
+#: The catalogue by id, in the order of DESIGN 5.
+INVARIANTS: dict[str, Invariant] = {name: _FOUND[name] for name in IDS}
+
+
+def inapplicable(capabilities: Capabilities) -> dict[str, str]:
+    """Return the ids of snapshot checkers that mean nothing on an engine, each with the reason."""
+    reasons: dict[str, str] = {}
+    for checker in CHECKERS:
+        if missing := checker.needs - capabilities.snapshot_parts:
+            reasons[checker.id] = f"{capabilities.engine} cannot show: {', '.join(sorted(missing))}"
+        elif checker.needs_reservations and not capabilities.reserves:
+            reasons[checker.id] = (
+                f"{capabilities.engine} grants pages on demand and promises nothing at admission"
+            )
+    return reasons
+
+
+def checkers(capabilities: Capabilities | None = None) -> list[Checker]:
+    """Return fresh checkers for one run: all, or those that apply to an engine with these capabilities."""
+    left_out = inapplicable(capabilities) if capabilities is not None else {}
+    return [checker() for checker in CHECKERS if checker.id not in left_out]

@@ -1,0 +1,292 @@
+"""The last known state of an engine, and the closed partial snapshots of each step (DESIGN 5).
+
+A step reports the ids that it touched.  Rules relate them to entries that it did not touch, so the shadow adds those,
+unchanged, to both sides:
+
+    touched page       → the checkpoints on it; another page with the same physical page; spaces that hold it,
+                         where it changed although none of them moved
+    touched space, row → its owner; the pages from the first changed block on
+    touched owner      → its sequence or continuation, spaces, row and checkpoints, and whoever has its session or row
+    checkpoint in view → its owner, its page, its entry in the prefix index
+    unit in flight     → every sequence and row that it selects
+
+So "absent from a partial snapshot" means "does not exist" wherever a rule looks.  Nothing here walks over untouched
+pages in Python: whole tuples are compared at once, and only what follows their first difference is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvcrucible.contract.snapshot import KEYED_PARTS, CheckpointState, Snapshot, Touched
+from kvcrucible.invariants.checker import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step as closed partial snapshots, and what it touched."""
+
+    before: Snapshot
+    after: Snapshot
+    scope: Scope
+
+
+class _Index:
+    """Ids by some value of their entry."""
+
+    def __init__(self) -> None:
+        self.ids: dict[Hashable, set[int]] = {}
+
+    def add(self, value: Hashable, key: int) -> None:
+        self.ids.setdefault(value, set()).add(key)
+
+    def remove(self, value: Hashable, key: int) -> None:
+        held = self.ids[value]
+        held.discard(key)
+        if not held:
+            del self.ids[value]
+
+    def get(self, value: Hashable) -> Iterable[int]:
+        return self.ids.get(value, ())
+
+
+def shared_length(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+    """Length of the common prefix, found by comparing slices: logarithmically many comparisons at C speed."""
+    high = min(len(left), len(right))
+    if left[:high] == right[:high]:
+        return high
+    low = 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+class Shadow:
+    """Last known entries of one engine with the indexes that closing a step needs; owned by one monitor."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.state = Snapshot(snapshot.pools, queue=snapshot.queue)
+        for part in KEYED_PARTS:
+            getattr(self.state, part).update(getattr(snapshot, part))
+        self._holders: dict[tuple[int, int], int] = {}
+        self._checkpoints_by_owner, self._checkpoints_by_page = _Index(), _Index()
+        self._names = _Index()
+        for page in snapshot.pages.values():
+            self._holders[page.pool, page.device] = page.page
+        for checkpoint in snapshot.checkpoints.values():
+            self._index_checkpoint(checkpoint)
+        for owner in (*snapshot.sequences.values(), *snapshot.continuations.values()):
+            for name in _owner_names(owner):
+                self._names.add(name, _owner_id(owner))
+
+    # -- reading a step ------------------------------------------------------------------------------------------------
+
+    def step(self, partial: Snapshot, touched: Touched) -> Step:
+        """Return ``partial`` as a closed step from the last known state; entries that are not touched are not read.
+
+        Mutates nothing; :meth:`advance` takes the step over.
+        """
+        state = self.state
+        before, after = Snapshot(state.pools, queue=state.queue), Snapshot(partial.pools, queue=partial.queue)
+        scope = Scope(**{name: getattr(touched, name) for name in Touched.__slots__})
+        for part in KEYED_PARTS:
+            ids = _touched_ids(touched, part)
+            if ids:
+                _select(getattr(state, part), ids, getattr(before, part))
+                _select(getattr(partial, part), ids, getattr(after, part))
+        region = self._changed_blocks(before, after, scope)
+        self._view("pages", region - scope.pages, before, after)
+        self._displaced_blocks(before, after, scope, region)
+        self._related(before, after, scope)
+        self._other_holders(before, after)
+        return Step(before, after, scope)
+
+    def _changed_blocks(self, before: Snapshot, after: Snapshot, scope: Scope) -> set[int]:
+        """Fill ``scope.starts``, ``gained`` and ``lost``; return the pages of all changed blocks, before and after."""
+        region: set[int] = set()
+        for key in scope.spaces:
+            old, new = before.spaces.get(key), after.spaces.get(key)
+            held, holds = old.pages if old else (), new.pages if new else ()
+            common = shared_length(held, holds)
+            scope.lost += held[common:]
+            scope.gained += holds[common:]
+            start = common
+            if old and new and new.pool < len(after.pools):
+                start = min(common, min(old.frontier, new.frontier) // after.pools[new.pool].page_size)
+            scope.starts[key] = max(start, 0)
+        self._changed_rows(before, after, scope)
+        for key, start in scope.starts.items():
+            for side in (before, after):
+                space = side.spaces.get(key) or (None if key in scope.spaces else self.state.spaces.get(key))
+                if space is not None:
+                    region.update(space.pages[start:])
+        return region
+
+    def _changed_rows(self, before: Snapshot, after: Snapshot, scope: Scope) -> None:
+        starts = scope.starts
+        for row in scope.rows:
+            old, new = before.rows.get(row), after.rows.get(row)
+            if new is None or new.sequence is None:
+                continue
+            start = (
+                0 if old is None or old.sequence != new.sequence else shared_length(old.entries, new.entries)
+            )
+            key = (new.sequence, 0)
+            starts[key] = min(start, starts.get(key, start))
+        for sequence in scope.sequences:
+            past, now = before.sequences.get(sequence), after.sequences.get(sequence)
+            if now is not None and (past is None or past.row != now.row):
+                starts[sequence, 0] = 0
+
+    def _displaced_blocks(self, before: Snapshot, after: Snapshot, scope: Scope, region: set[int]) -> None:
+        """Find blocks of pages that changed outside the region: a broken engine has some, or a lease that moved."""
+        old = before.pages
+        changed = [
+            key
+            for key, page in after.pages.items()
+            if (was := old.get(key)) is not None
+            and was is not page
+            and (was.committed != page.committed or was.device != page.device or was.pool != page.pool)
+        ]
+        outside = [key for key in changed if key not in region]
+        if not outside:
+            return
+        for key, space in {**self.state.spaces, **after.spaces}.items():
+            if key in scope.spaces and key not in after.spaces:
+                continue
+            if blocks := [space.pages.index(page) for page in outside if page in space.pages]:
+                scope.displaced[key] = blocks
+
+    def _related(self, before: Snapshot, after: Snapshot, scope: Scope) -> None:
+        """Add owners and all that hangs on them."""
+        owners: set[int] = {key[0] for key in scope.spaces} | scope.sequences | scope.continuations
+        owners.update(key[0] for key in scope.starts)
+        owners.update(key[0] for key in scope.displaced)
+        checkpoints = set(scope.checkpoints)
+        for page in scope.pages & self._checkpoints_by_page.ids.keys():
+            checkpoints.update(self._checkpoints_by_page.get(page))
+        self._view("checkpoints", checkpoints - scope.checkpoints, before, after)
+        self._view("units", self.state.units.keys() - scope.units, before, after)
+        rows: set[int] = set()
+        for side in (before, after):
+            owners.update(checkpoint.owner for checkpoint in side.checkpoints.values())
+            owners.update(row.sequence for row in side.rows.values() if row.sequence is not None)
+            for unit in side.units.values():
+                owners.update(owner for owner, _, _ in unit.work)
+                rows.update(row for row, _ in unit.frozen)
+        for side in (before, after):
+            for key in scope.sequences | scope.continuations:
+                for owner in (side.sequences.get(key), side.continuations.get(key)):
+                    if owner is not None:
+                        for name in _owner_names(owner):
+                            owners.update(self._names.get(name))
+        self._view("sequences", owners - scope.sequences, before, after)
+        self._view("continuations", owners - scope.continuations, before, after)
+        pools = range(len(after.pools))
+        spaces = {(owner, pool) for owner in owners for pool in pools}
+        self._view("spaces", spaces - scope.spaces, before, after)
+        for side in (before, after):
+            rows.update(sequence.row for sequence in side.sequences.values())
+        self._view("rows", rows - scope.rows, before, after)
+        for owner_id in owners:
+            checkpoints.update(self._checkpoints_by_owner.get(owner_id))
+        self._view("checkpoints", checkpoints - scope.checkpoints, before, after)
+        # The prefix index has no ids of its own among the touched: its entries go with the checkpoints'.
+        self._view("findable", checkpoints - scope.checkpoints, before, after)
+        pages = {checkpoint.page for side in (before, after) for checkpoint in side.checkpoints.values()}
+        self._view("pages", pages - scope.pages, before, after)
+
+    def _other_holders(self, before: Snapshot, after: Snapshot) -> None:
+        """Add the page that already has the physical page of a new or moved lease."""
+        old, holders, others = before.pages, self._holders, set()
+        for key, page in after.pages.items():
+            was = old.get(key)
+            if was is None or was.device != page.device or was.pool != page.pool:
+                other = holders.get((page.pool, page.device))
+                if other is not None and other != key and other not in old:
+                    others.add(other)
+        self._view("pages", others, before, after)
+
+    def _view(self, part: str, ids: Iterable[Any], before: Snapshot, after: Snapshot) -> None:
+        """Add untouched entries, as they are, to both sides."""
+        known, left, right = getattr(self.state, part), getattr(before, part), getattr(after, part)
+        for key in ids:
+            entry = known.get(key)
+            if entry is not None:
+                left[key] = right[key] = entry
+
+    # -- taking it over ------------------------------------------------------------------------------------------------
+
+    def advance(self, step: Step) -> None:
+        """Take over the touched entries of a step."""
+        state, scope = self.state, step.scope
+        self._reindex(step)
+        for part in KEYED_PARTS:
+            ids = _touched_ids(scope, part)
+            known, now = getattr(state, part), getattr(step.after, part)
+            for key in ids:
+                entry = now.get(key)
+                if entry is not None:
+                    known[key] = entry
+                else:
+                    known.pop(key, None)
+        self.state = replace(state, pools=step.after.pools, queue=step.after.queue)
+
+    def _reindex(self, step: Step) -> None:
+        before, after, scope = step.before, step.after, step.scope
+        holders = self._holders
+        for key in scope.pages:
+            was, now = before.pages.get(key), after.pages.get(key)
+            ended = was is not None and (now is None or now.device != was.device or now.pool != was.pool)
+            if was is not None and ended and holders.get((was.pool, was.device)) == key:
+                del holders[was.pool, was.device]
+        for key in scope.pages:
+            page = after.pages.get(key)
+            if page is not None:
+                holders[page.pool, page.device] = key
+        for key in scope.checkpoints:
+            if (old := before.checkpoints.get(key)) is not None:
+                self._checkpoints_by_owner.remove(old.owner, key)
+                self._checkpoints_by_page.remove(old.page, key)
+            if (new := after.checkpoints.get(key)) is not None:
+                self._index_checkpoint(new)
+        for ids, part in ((scope.sequences, "sequences"), (scope.continuations, "continuations")):
+            for key in ids:
+                if (past := getattr(before, part).get(key)) is not None:
+                    for name in _owner_names(past):
+                        self._names.remove(name, key)
+                if (present := getattr(after, part).get(key)) is not None:
+                    for name in _owner_names(present):
+                        self._names.add(name, key)
+
+    def _index_checkpoint(self, checkpoint: CheckpointState) -> None:
+        self._checkpoints_by_owner.add(checkpoint.owner, checkpoint.checkpoint)
+        self._checkpoints_by_page.add(checkpoint.page, checkpoint.checkpoint)
+
+
+def _touched_ids(touched: Touched, part: str) -> Any:
+    return touched.checkpoints if part == "findable" else getattr(touched, part)
+
+
+def _select(entries: dict[Any, Any], ids: Any, into: dict[Any, Any]) -> None:
+    for key in ids:
+        entry = entries.get(key)
+        if entry is not None:
+            into[key] = entry
+
+
+def _owner_id(owner: Any) -> int:
+    return int(owner.sequence if hasattr(owner, "sequence") else owner.continuation)
+
+
+def _owner_names(owner: Any) -> list[tuple[str, Hashable]]:
+    """What no two owners of one kind may have in common: a session key, and for sequences a row."""
+    kind = "sequence" if hasattr(owner, "sequence") else "continuation"
+    names: list[tuple[str, Hashable]] = [] if owner.session is None else [(kind, owner.session)]
+    return [*names, ("row", owner.row)] if kind == "sequence" else names

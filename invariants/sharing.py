@@ -1,0 +1,133 @@
+"""Checkers about pages that more than one party relies on (DESIGN 4.5, 4.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvcrucible.contract.snapshot import CheckpointState, Snapshot
+from kvcrucible.invariants.checker import Checker, Scope
+from kvcrucible.invariants.violation import Violation
+
+
+class SingleWriter(Checker):
+    """Verifies: only full pages are shared, and no space holds a shared page at or beyond its frontier, where it
+    would write.
+
+    Does not verify: that a shared page's bytes stay (shared-immutable for bookkeeping, cow-isolation for payload).
+    """
+
+    id = "single-writer"
+    statement = (
+        "A page with two references has no writer: it is full, and lies below every holder's frontier."
+    )
+    source = "4.5"
+    needs = frozenset({"pools", "pages", "spaces"})
+
+    def premise(self, snapshot: Snapshot) -> bool:
+        """Say whether some page is shared."""
+        return any(page.references > 1 for page in snapshot.pages.values())
+
+    def check(self, snapshot: Snapshot) -> Iterator[Violation]:
+        """Judge every shared page and every block that a space may write."""
+        sizes = dict(enumerate(pool.page_size for pool in snapshot.pools))
+        pages = snapshot.pages
+        for page in [page for page in pages.values() if page.references > 1]:
+            size = sizes.get(page.pool)
+            if size is not None and page.committed < size:
+                subject = f"page {page.page} with {page.committed} of {size} columns, references"
+                yield self.mismatch(subject, page.references, "1: only full pages are shared")
+        for space in snapshot.spaces.values():
+            size = sizes.get(space.pool)
+            if size is None:
+                continue
+            for block in range(space.frontier // size, len(space.pages)):
+                writable = pages.get(space.pages[block])
+                if writable is not None and writable.references > 1:
+                    subject = f"space of {space.owner}, frontier {space.frontier}, block {block}, page {writable.page}"
+                    yield self.mismatch(
+                        subject, f"{writable.references} references", "1: the next write goes here"
+                    )
+
+
+class SharedImmutable(Checker):
+    """Verifies: a page that is shared before and after a step keeps its content epoch and its committed columns.
+
+    Does not verify: its bytes (cow-isolation compares those at payload depth).
+    """
+
+    id = "shared-immutable"
+    statement = "While a page has two references or more, its content does not change."
+    source = "4.5"
+    needs = frozenset({"pages"})
+    is_temporal = True
+
+    def premise(self, snapshot: Snapshot) -> bool:
+        """Say whether some page is shared."""
+        return any(page.references > 1 for page in snapshot.pages.values())
+
+    def check_delta(self, before: Snapshot, after: Snapshot, scope: Scope) -> Iterator[Violation]:
+        """Compare every page that is shared on both sides of the step."""
+        for key, old in before.pages.items():
+            if old.references < 2:
+                continue
+            page = after.pages.get(key)
+            if page is None or page.references < 2:
+                continue
+            if page.epoch != old.epoch or page.committed != old.committed:
+                found, due = (
+                    f"epoch {page.epoch}, {page.committed} columns",
+                    f"epoch {old.epoch}, {old.committed} columns",
+                )
+                yield self.mismatch(f"page {key}, shared by {page.references}", found, due)
+
+
+class ProtectedPrefix(Checker):
+    """Verifies: the owner of a checkpoint is alive, its frontier covers the checkpoint, and the page named by the
+    checkpoint is in place, holds the protected columns and has the epoch that the checkpoint names.
+
+    Does not verify: that the protected columns keep their bytes (the payload checks do), nor what the prefix index
+    holds (exact-prefix-identity).  A cut that a checkpoint survives renews page and epoch of the checkpoint with it.
+    """
+
+    id = "protected-prefix"
+    statement = (
+        "As long as a checkpoint lives, its owner keeps the checkpoint's tokens, in the page that it names."
+    )
+    source = "4.5, 4.14.6, 4.14.10"
+    needs = frozenset({"pools", "pages", "spaces", "checkpoints"})
+    premise_parts = ("checkpoints",)
+
+    def check(self, snapshot: Snapshot) -> Iterator[Violation]:
+        """Judge every checkpoint by its owner's Main space."""
+        for checkpoint in snapshot.checkpoints.values():
+            yield from self._judge(snapshot, checkpoint)
+
+    def _judge(self, snapshot: Snapshot, checkpoint: CheckpointState) -> Iterator[Violation]:
+        subject = f"checkpoint {checkpoint.checkpoint} of {checkpoint.owner} at {checkpoint.frontier}"
+        space = snapshot.spaces.get((checkpoint.owner, 0))
+        if space is None:
+            yield self.mismatch(subject, "no space of its owner", "its owner to live as long")
+            return
+        if not 1 <= checkpoint.frontier <= space.frontier:
+            yield self.mismatch(
+                subject, f"owner's frontier {space.frontier}", "a frontier that covers the checkpoint"
+            )
+            return
+        size = snapshot.pools[0].page_size
+        block, column = divmod(checkpoint.frontier - 1, size)
+        held = space.pages[block] if block < len(space.pages) else None
+        if held != checkpoint.page:
+            yield self.mismatch(f"{subject}, block {block}", f"page {held}", f"page {checkpoint.page}")
+        if checkpoint.columns != column + 1:
+            yield self.mismatch(f"{subject}, protected columns", checkpoint.columns, column + 1)
+        page = snapshot.pages.get(checkpoint.page)
+        if page is None:
+            yield self.mismatch(f"{subject}, page {checkpoint.page}", "absent", "to exist")
+        elif page.committed < checkpoint.columns:
+            yield self.mismatch(
+                f"{subject}, page {page.page}", f"{page.committed} columns", f"at least {checkpoint.columns}"
+            )
+        elif page.epoch != checkpoint.epoch:
+            yield self.mismatch(
+                f"{subject}, page {page.page}", f"epoch {page.epoch}", f"epoch {checkpoint.epoch}"
+            )

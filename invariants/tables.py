@@ -1,0 +1,189 @@
+"""Checkers about block-table rows and the units that freeze them (DESIGN 4.7)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from kvcrucible.contract.snapshot import RowState, Snapshot, SpaceState, UnitState
+from kvcrucible.invariants.checker import Checker, Scope
+from kvcrucible.invariants.violation import Violation
+
+
+class TableMirror(Checker):
+    """Verifies: a leased row maps, in order and without holes, the physical pages of its sequence's Main space, no more
+    and no fewer; a row without a sequence maps nothing.
+
+    Does not verify: that the device's copy of the table is the same (the payload checks read through it).
+    """
+
+    id = "table-mirror"
+    statement = (
+        "A leased row lists exactly the physical pages of its sequence, in order; any other row is empty."
+    )
+    source = "4.7"
+    needs = frozenset({"pages", "spaces", "rows"})
+    premise_parts = ("rows",)
+
+    def check(self, snapshot: Snapshot) -> Iterator[Violation]:
+        """Judge every row over its whole length."""
+        whole = Scope(starts=dict.fromkeys(snapshot.spaces, 0))
+        return self.check_delta(snapshot, snapshot, whole)
+
+    def check_delta(self, before: Snapshot, after: Snapshot, scope: Scope) -> Iterator[Violation]:
+        """Judge the length of every row in view and its changed blocks."""
+        for row in after.rows.values():
+            if row.sequence is None:
+                if row.entries:
+                    yield self.mismatch(f"row {row.row}, not leased", f"entries {row.entries[:8]}", "none")
+                continue
+            space = after.spaces.get((row.sequence, 0))
+            if space is not None:
+                yield from self._judge(after, scope, row, space)
+
+    def _judge(self, after: Snapshot, scope: Scope, row: RowState, space: SpaceState) -> Iterator[Violation]:
+        subject = f"row {row.row} of sequence {row.sequence}"
+        if len(row.entries) != len(space.pages):
+            yield self.mismatch(f"{subject}, entries", len(row.entries), f"{len(space.pages)} pages")
+            return
+        for block in scope.blocks((space.owner, space.pool), len(space.pages)):
+            page = after.pages.get(space.pages[block])
+            device = None if page is None else page.device
+            if row.entries[block] != device:
+                yield self.mismatch(
+                    f"{subject}, block {block}", row.entries[block], f"{device} (page {space.pages[block]})"
+                )
+
+
+class RowUnique(Checker):
+    """Verifies: every active sequence leases one row and that row names it, so no two have one row; no two active
+    sequences have one session key, and no two continuations.
+
+    Does not verify: what the rows map (table-mirror).
+    """
+
+    id = "row-unique"
+    statement = (
+        "Each row, and each session key, belongs to one active sequence at most; row and sequence agree."
+    )
+    source = "4.7, 4.14.9"
+    needs = frozenset({"sequences", "rows"})
+    premise_parts = ("sequences",)
+
+    def check(self, snapshot: Snapshot) -> Iterator[Violation]:
+        """Judge rows and session keys, each from both sides."""
+        for row in snapshot.rows.values():
+            if row.sequence is not None:
+                sequence = snapshot.sequences.get(row.sequence)
+                if sequence is None or sequence.row != row.row:
+                    found = "no active sequence" if sequence is None else f"its row {sequence.row}"
+                    yield self.mismatch(
+                        f"row {row.row}, leased to {row.sequence}", found, "a sequence that names this row"
+                    )
+        for sequence in snapshot.sequences.values():
+            row_there = snapshot.rows.get(sequence.row)
+            if row_there is None or row_there.sequence != sequence.sequence:
+                found = "no such row" if row_there is None else f"leased to {row_there.sequence}"
+                yield self.mismatch(
+                    f"sequence {sequence.sequence}, row {sequence.row}", found, "leased to it"
+                )
+        yield from self._sessions(
+            "active sequences", [entry.session for entry in snapshot.sequences.values()]
+        )
+        yield from self._sessions(
+            "continuations", [entry.session for entry in snapshot.continuations.values()]
+        )
+
+    def _sessions(self, kind: str, sessions: list[str | None]) -> Iterator[Violation]:
+        for session, holders in Counter(sessions).items():
+            if session is not None and holders > 1:
+                yield self.mismatch(f"session {session!r}, {kind}", holders, "at most 1")
+
+
+class UnitFrozen(Checker):
+    """Verifies: the rows of a unit in flight map what they mapped when it froze them; its sequences are active, marked
+    in flight and in no other unit; a sequence marked in flight is in one; a cancel is recorded only for such a
+    sequence.  Between its begin and its end, no step changes the unit, a selected row or space, or a page of a selected
+    space.
+
+    Does not verify: the payload under the unit (no-stale-read), nor the frontier seen meanwhile (frontier-visibility).
+    """
+
+    id = "unit-frozen"
+    statement = "While a unit is in flight, no selected row, page or frontier changes, and no sequence is in two units."
+    source = "4.7, 4.14.11"
+    needs = frozenset({"sequences", "spaces", "rows", "units"})
+    premise_parts = ("units",)
+    is_temporal = True
+
+    def check(self, snapshot: Snapshot) -> Iterator[Violation]:
+        """Judge every unit, and every flag of a sequence that speaks of one."""
+        selected = Counter(owner for unit in snapshot.units.values() for owner, _, _ in unit.work)
+        for owner, times in selected.items():
+            sequence = snapshot.sequences.get(owner)
+            if times > 1:
+                yield self.mismatch(f"sequence {owner}, works in flight", times, "at most 1")
+            if sequence is None or not sequence.in_flight:
+                yield self.mismatch(
+                    f"sequence {owner}, in a unit", sequence and "not in flight", "active and in flight"
+                )
+        for unit in snapshot.units.values():
+            yield from self._rows(snapshot, unit)
+        for sequence in snapshot.sequences.values():
+            if sequence.in_flight and sequence.sequence not in selected:
+                yield self.mismatch(
+                    f"sequence {sequence.sequence}, in flight", "no unit", "a unit that selects it"
+                )
+            if sequence.cancel_recorded and not sequence.in_flight:
+                yield self.mismatch(
+                    f"sequence {sequence.sequence}, cancel recorded", "not in flight", "in flight"
+                )
+
+    def check_delta(self, before: Snapshot, after: Snapshot, scope: Scope) -> Iterator[Violation]:
+        """Judge the state after the step, and that the step left alone what goes on being frozen."""
+        yield from self.check(after)
+        for key, unit in before.units.items():
+            now = after.units.get(key)
+            if now is None:
+                continue
+            if now != unit:
+                yield self.mismatch(f"unit {key}", "changed in flight", "unchanged until its end")
+            yield from self._untouched(before, after, scope, unit)
+
+    def _rows(self, snapshot: Snapshot, unit: UnitState) -> Iterator[Violation]:
+        frozen = []
+        for row, entries in unit.frozen:
+            now = snapshot.rows.get(row)
+            frozen.append(now.sequence if now else None)
+            if now is None or now.entries != entries:
+                found = now and now.entries[:8]
+                yield self.mismatch(
+                    f"unit {unit.unit}, row {row}", f"entries {found}", f"{entries[:8]} as frozen"
+                )
+        work = [owner for owner, _, _ in unit.work]
+        if sorted(work, key=str) != sorted(frozen, key=str):
+            yield self.mismatch(f"unit {unit.unit}, frozen rows belong to", frozen, f"the selected {work}")
+
+    def _untouched(
+        self, before: Snapshot, after: Snapshot, scope: Scope, unit: UnitState
+    ) -> Iterator[Violation]:
+        selected = {owner for owner, _, _ in unit.work}
+        for key in scope.spaces:
+            if key[0] in selected and before.spaces.get(key) != after.spaces.get(key):
+                yield self.mismatch(f"unit {unit.unit}, space of {key[0]}", "changed in flight", "unchanged")
+        for key, space in before.spaces.items():
+            if key[0] not in selected:
+                continue
+            for page in scope.pages.intersection(space.pages):
+                old, now = before.pages.get(page), after.pages.get(page)
+                if old is None or now is None or _content(old) != _content(now):
+                    yield self.mismatch(
+                        f"unit {unit.unit}, page {page} of sequence {key[0]}",
+                        "changed in flight",
+                        "unchanged",
+                    )
+
+
+def _content(page: object) -> tuple[object, ...]:
+    # References may fall meanwhile: another holder of a shared page may end.
+    return tuple(getattr(page, name) for name in ("epoch", "committed", "device", "generation"))
