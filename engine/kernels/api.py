@@ -98,7 +98,8 @@ def paged_attention(
 
     Returns ``out [T, Hq, D]`` in ``q``'s dtype and ``lse [T, Hq]``, float32, natural logarithm of the sum of
     the exponentials of the scaled scores.  A row of context 0 (padding) reads nothing, not even its table:
-    output 0, LSE −∞.  Columns at or beyond the context never reach the result, whatever their bytes.
+    output 0, LSE −∞.  Columns at or beyond the context never reach the result, whatever their bytes.  Numbers
+    inside the context are taken to be finite: a NaN among them reaches every query of its row.
 
     Worked example, P = 4, Hq = 4, Hkv = 2::
 
