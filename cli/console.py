@@ -20,7 +20,9 @@ MAX_SHOWN_CHARACTERS = 2_000
 def visible(text: str) -> str:
     """Return ``text`` with every control and format character spelled out, at most ``MAX_SHOWN_CHARACTERS`` long."""
     cut = text[:MAX_SHOWN_CHARACTERS]
-    shown = "".join(c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
+    shown = "".join(
+        c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut
+    )
     return shown + ("…" if len(text) > MAX_SHOWN_CHARACTERS else "")
 
 
