@@ -52,6 +52,10 @@ TENSOR_MODULES = (
     "kvcrucible.engine.kernels",
     "kvcrucible.engine.model",
     "kvcrucible.engine.storage.torch_storage",
+    "kvcrucible.fuzz.content",
+    "kvcrucible.fuzz.payload",
+    "kvcrucible.perf.generate",
+    "kvcrucible.perf.reference_cache",
     "kvcrucible.reference.attention",
     "kvcrucible.reference.contiguous",
     "kvcrucible.reference.rounding",
@@ -122,7 +126,7 @@ def _reason(name: str, folder: str, found: Import) -> str | None:
     top, *rest = found.target.split(".")
     if top in MAY_IMPORT:
         return f"imports the bare name {top}, which exists only inside a checkout"
-    if top in OPTIONAL_LIBRARIES and found.at_module_level and not _under(name, TENSOR_MODULES):
+    if top in OPTIONAL_LIBRARIES and found.at_module_level and not is_tensor_module(name):
         return f"imports {top} at module level, which only tensor modules may"
     if top != PACKAGE or not rest:
         return None
@@ -133,6 +137,11 @@ def _reason(name: str, folder: str, found: Import) -> str | None:
     if other in MAY_IMPORT and other != folder and other not in MAY_IMPORT[folder]:
         return f"{folder} may not import {other}"
     return None
+
+
+def is_tensor_module(name: str) -> bool:
+    """Return whether the module ``name`` may import an optional library at module level."""
+    return _under(name, TENSOR_MODULES)
 
 
 def _under(name: str, prefixes: tuple[str, ...]) -> bool:
