@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +84,7 @@ def generate(
         text.show(prompt)
     if compare:
         sides = {"paged": paged, "reference": Runner(decoder, ReferenceCache(file.config))}
-        result = compare_sides(sides, request, page_size, text.push)
+        result = compare_sides(sides, request, page_size, text.push, partial(cache.fill_free_pages, math.nan))
         text.finish()
         left = cache.leased_pages if result.held else None
         _report_comparison(result, request, tokenizer, text.written, page_size, cache.peak_pages, left, as_json)
@@ -216,7 +218,8 @@ def _disagreement_json(disagreement: Disagreement | None) -> dict[str, Any] | No
         "position": disagreement.position,
         "chosen": disagreement.chosen,
         "candidates": {
-            name: [{"token": c.token, "logit": c.logit} for c in candidates]
+            # JSON has no NaN, and a read of unwritten memory gives one.
+            name: [{"token": c.token, "logit": c.logit if math.isfinite(c.logit) else None} for c in candidates]
             for name, candidates in disagreement.candidates.items()
         },
     }

@@ -108,7 +108,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """Where two choices first differ: ``stage`` of the run, ``position`` of the token, and each side's choice.
+    """Where two choices first differ, or logits are not finite: ``stage``, ``position`` of the token, the choices.
 
     ``candidates`` holds each side's likeliest tokens, likeliest first.
     """
@@ -171,13 +171,19 @@ def write(runner: Runner, request: Request, on_token: Callable[[int], None]) -> 
 
 
 def compare(
-    sides: dict[str, Runner], request: Request, page_size: int, on_token: Callable[[int], None]
+    sides: dict[str, Runner],
+    request: Request,
+    page_size: int,
+    on_token: Callable[[int], None],
+    poison: Callable[[], None] = lambda: None,
 ) -> Comparison:
     """Generate over every cache of ``sides`` in lock step, then fork and cut in the middle of a page.
 
-    Stops at the first disagreement.  ``on_token`` gets every token on which all agree.  Frees its sequences where
-    nothing disagreed; after a disagreement they are left as they were, for inspection.
+    Stops at the first disagreement.  ``on_token`` gets every token on which all agree; ``poison`` is called before each
+    stage, to spoil what no sequence holds.  Frees its sequences where nothing disagreed; after a disagreement they are
+    left as they were, for inspection.
     """
+    poison()
     result = Comparison()
     sequences = {name: side.cache.start(request.prompt, request.tokens) for name, side in sides.items()}
     streams = [sides[name].generate(sequences[name], request.prompt, request.sampler) for name in sides]
@@ -185,13 +191,13 @@ def compare(
         position = len(request.prompt) + len(result.tokens)
         logits = {name: row for name, (_, row) in zip(sides, choices, strict=True)}
         first = next(iter(logits.values()))
-        result.largest_logit_difference = max(
-            result.largest_logit_difference, *(float((row - first).abs().max()) for row in logits.values())
-        )
+        difference = max(float((row - first).abs().max()) for row in logits.values())
         chosen = {name: token for name, (token, _) in zip(sides, choices, strict=True)}
-        if len(set(chosen.values())) > 1:
+        finite = all(bool(row.isfinite().all()) for row in logits.values())
+        if len(set(chosen.values())) > 1 or not finite:
             result.disagreement = _disagreement("generation", position, chosen, logits)
             return result
+        result.largest_logit_difference = max(result.largest_logit_difference, difference)
         token = choices[0][0]
         result.tokens.append(token)
         on_token(token)
@@ -201,6 +207,7 @@ def compare(
     result.tokens_per_second = {name: side.tokens_per_second for name, side in sides.items()}
     text = [*request.prompt, *result.tokens]
     for exercise in (_fork, _cut):
+        poison()
         outcomes = [
             exercise(name, side, sequences[name], text, request, page_size) for name, side in sides.items()
         ]
@@ -235,7 +242,7 @@ def _fork(
     checked = 0
     stream = side.generate(child, text[position:known], request.sampler)
     for at, (token, logits) in zip(range(known, len(text)), stream, strict=False):
-        if token != text[at]:
+        if token != text[at] or not bool(logits.isfinite().all()):
             return _against(f"{name}: fork at {position}", at, text[at], token, logits)
         checked += 1
     side.cache.finish(child)
@@ -259,7 +266,7 @@ def _cut(
         if at < len(request.prompt):
             continue
         token = request.sampler.choose(logits[row], at)
-        if token != text[at]:
+        if token != text[at] or not bool(logits[row].isfinite().all()):
             return _against(f"{name}: truncate to {cut}", at, text[at], token, logits[row])
         checked += 1
     side.cache.finish(child)

@@ -44,6 +44,12 @@ class PagedCache:
         self.engine = Engine(EngineConfig((pool,), max_positions, sequences), self._storage)
         self._peak_pages = 0
 
+    def fill_free_pages(self, value: float) -> None:
+        """Overwrite every page that nobody leases, NaN so that a read of what was never written cannot go unnoticed."""
+        for page in self.engine.pools[0].unleased_pages():
+            write = partial(self._storage.raw_write, page, 0, self._storage.page_size, value)
+            self.engine.stream.submit(write)
+
     @property
     def peak_pages(self) -> int:
         """Most pages leased at once so far."""
