@@ -72,6 +72,14 @@ def test_ruff_catches_what_is_banned(tree: Path, statement: str, code: str) -> N
         assert any(f"{folder}/planted.py" in line and code in line for line in broken.stdout.splitlines())
 
 
+def test_ruff_bans_the_bare_name_of_every_folder(tree: Path) -> None:
+    pytest.importorskip("ruff")
+    plant(tree, "perf", "".join(f"import {folder}\n" for folder in FOLDERS))
+    broken = run_tool(["-m", "ruff", "check", "--no-cache", "--output-format=concise", "."], tree)
+    for folder in FOLDERS:
+        assert f"`{folder}` is banned: Import kvcrucible.{folder}" in broken.stdout
+
+
 def test_ruff_catches_an_unformatted_file(tree: Path) -> None:
     pytest.importorskip("ruff")
     arguments = ["-m", "ruff", "format", "--no-cache", "--check", "."]
