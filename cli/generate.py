@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from kvcrucible.cli.console import console, print_json, visible
+from kvcrucible.cli.console import console, print_json, stderr_console, visible
 from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
@@ -28,8 +28,12 @@ def register(app: typer.Typer) -> None:
 
 def generate(
     prompt: str = typer.Argument("Once upon a time", help="Text to continue, or with --chat to answer."),
-    tokens: int = typer.Option(64, "--tokens", min=1, help="Most tokens to write; the model may end earlier."),
-    compare: bool = typer.Option(False, "--compare", help="Run the contiguous reference beside it, token by token."),
+    tokens: int = typer.Option(
+        64, "--tokens", min=1, help="Most tokens to write; the model may end earlier."
+    ),
+    compare: bool = typer.Option(
+        False, "--compare", help="Run the contiguous reference beside it, token by token."
+    ),
     page_size: int = typer.Option(64, "--page-size", help="Tokens in a page: 16 or 64."),
     chat: bool = typer.Option(False, "--chat", help="Take the prompt as a user's message."),
     temperature: float = typer.Option(0.0, "--temperature", min=0.0, help="0 takes the likeliest token."),
@@ -76,7 +80,8 @@ def generate(
             f"{len(request.prompt)} prompt tokens and {tokens} more exceed the model's context of "
             f"{file.config.context_tokens}; use fewer"
         )
-    decoder = LlamaDecoder.from_file(file)
+    with stderr_console().status("reading the weights"):
+        decoder = LlamaDecoder.from_file(file)
     cache = PagedCache(file.config, page_size=page_size, max_positions=positions, sequences=2)
     paged = Runner(decoder, cache)
     text = _Text(tokenizer, quiet=as_json)
@@ -87,7 +92,9 @@ def generate(
         result = compare_sides(sides, request, page_size, text.push, partial(cache.fill_free_pages, math.nan))
         text.finish()
         left = cache.leased_pages if result.held else None
-        _report_comparison(result, request, tokenizer, text.written, page_size, cache.peak_pages, left, as_json)
+        _report_comparison(
+            result, request, tokenizer, text.written, page_size, cache.peak_pages, left, as_json
+        )
         if not result.held or left:
             raise typer.Exit(ExitStatus.VIOLATION)
         return
@@ -106,7 +113,9 @@ def generate(
             }
         )
     else:
-        print(f"{len(written)} tokens, {_rate(paged.tokens_per_second)}, peak {cache.peak_pages} pages of {page_size}")
+        print(
+            f"{len(written)} tokens, {_rate(paged.tokens_per_second)}, peak {cache.peak_pages} pages of {page_size}"
+        )
 
 
 def _prompt_ids(tokenizer: ByteLevelTokenizer, prompt: str, chat: bool) -> list[int]:
@@ -189,7 +198,9 @@ def _report_comparison(
         print(f"{exercise.name} {exercise.detail}: {outcome}")
     for name, rate in result.tokens_per_second.items():
         print(f"{name}: {_rate(rate)}")
-    print(f"peak {peak_pages} pages of {page_size}; largest logit difference {result.largest_logit_difference:.2g}")
+    print(
+        f"peak {peak_pages} pages of {page_size}; largest logit difference {result.largest_logit_difference:.2g}"
+    )
     if left:
         print(f"VIOLATION: {left} pages are still leased after every sequence has ended")
     if result.disagreement is not None:
@@ -219,7 +230,9 @@ def _disagreement_json(disagreement: Disagreement | None) -> dict[str, Any] | No
         "chosen": disagreement.chosen,
         "candidates": {
             # JSON has no NaN, and a read of unwritten memory gives one.
-            name: [{"token": c.token, "logit": c.logit if math.isfinite(c.logit) else None} for c in candidates]
+            name: [
+                {"token": c.token, "logit": c.logit if math.isfinite(c.logit) else None} for c in candidates
+            ]
             for name, candidates in disagreement.candidates.items()
         },
     }

@@ -11,4 +11,6 @@ def require_modules(extra: str, *modules: str) -> None:
     """Raise ``NotRunError``, which names the extra to install, unless every one of ``modules`` can be found."""
     absent = [module for module in modules if find_spec(module) is None]
     if absent:
-        raise NotRunError(f"{', '.join(absent)} not installed; get it with `pip install 'kvcrucible[{extra}]'`")
+        raise NotRunError(
+            f"{', '.join(absent)} not installed; get it with `pip install 'kvcrucible[{extra}]'`"
+        )

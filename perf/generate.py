@@ -61,14 +61,17 @@ class Runner:
         """Feed several sequences in one step and return every row's logits, ``[T, vocabulary]``.  Mutates the cache."""
         return self._feed(feeds, last_only=False)
 
-    def generate(self, sequence: int, prompt: Sequence[int], sampler: Sampler) -> Iterator[tuple[int, torch.Tensor]]:
+    def generate(
+        self, sequence: int, prompt: Sequence[int], sampler: Sampler
+    ) -> Iterator[tuple[int, torch.Tensor]]:
         """Feed ``prompt``, then yield each next token with its logits for as long as the caller asks.
 
         The token last yielded is not fed until the next is asked for.
         """
         assert prompt, "there is nothing to predict from"
         first, *rest = [
-            prompt[start : start + PREFILL_CHUNK_TOKENS] for start in range(0, len(prompt), PREFILL_CHUNK_TOKENS)
+            prompt[start : start + PREFILL_CHUNK_TOKENS]
+            for start in range(0, len(prompt), PREFILL_CHUNK_TOKENS)
         ]
         logits = self._feed([(sequence, first)], last_only=True)
         for chunk in rest:

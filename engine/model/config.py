@@ -16,8 +16,7 @@ MAX_VOCABULARY = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LlamaConfig:
-    """Geometry and constants of one decoder; construction refuses what no decoder could have
-    (``ValueError``).
+    """Geometry and constants of one decoder; construction refuses what no decoder could have (``ValueError``).
 
     ``embedding``, ``ffn`` and ``head_dim`` count elements; query heads are grouped over ``kv_heads``.
     """

@@ -31,8 +31,7 @@ ARCHITECTURE = "llama"
 
 @dataclass(frozen=True)
 class GgufModel:
-    """An opened model file: configuration, metadata (scalars, strings, lists) and the tensors as they lie on
-    disk.
+    """An opened model file: configuration, metadata (scalars, strings, lists) and the tensors as they lie on disk.
 
     ``tensors`` are memory-mapped; :meth:`weights` reads and expands them.
     """
@@ -94,9 +93,7 @@ def open_gguf(path: Path) -> GgufModel:
 
 
 def expected_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
-    """Return the name and shape of every tensor that a model of this configuration has, without the optional
-    head.
-    """
+    """Return the name and shape of every tensor that a model of this configuration has, without the optional head."""
     shapes: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (config.vocabulary, config.embedding),
         "output_norm.weight": (config.embedding,),

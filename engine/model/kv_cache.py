@@ -1,6 +1,4 @@
-"""What the decoder asks of a KV cache, and what the driver of a generation asks of one; no cache is named
-here.
-"""
+"""What the decoder asks of a KV cache, and what the driver of a generation asks; no cache is named here."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ class KvCache(Protocol):
     """
 
     def append(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Write ``keys`` and ``values``, float32 ``[T, Hkv, D]``, at the positions of this step.  Mutates
-        the cache.
-        """
+        """Write ``keys`` and ``values``, float32 ``[T, Hkv, D]``, at the positions of this step.  Mutates the cache."""
 
     def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
         """Return causal attention, float32 ``[T, Hq, D]``, of ``queries``, same shape, over everything up to
@@ -31,22 +27,16 @@ class KvCache(Protocol):
 
 
 class SequenceCache(Protocol):
-    """The sequences of one cache as a generation drives them.  A sequence is named by a number that is never
-    reused.
-    """
+    """The sequences of one cache as a generation drives them.  A sequence is named by a number that is never reused."""
 
     def start(self, prompt: Sequence[int], max_new_tokens: int) -> int:
-        """Admit a sequence that will hold at most ``len(prompt) + max_new_tokens`` positions; it starts
-        empty.
-        """
+        """Admit a sequence that will hold at most ``len(prompt) + max_new_tokens`` positions; it starts empty."""
 
     def step(self, feeds: Sequence[tuple[int, Sequence[int]]]) -> AbstractContextManager[KvCache]:
         """Open a step that feeds each named sequence its tokens; leaving it without error commits them."""
 
     def fork(self, sequence: int, position: int, max_new_tokens: int) -> int:
-        """Return a new sequence with the first ``position`` positions of ``sequence``, and room for so many
-        more.
-        """
+        """Return a new sequence with the first ``position`` positions of ``sequence``, and room for so many more."""
 
     def truncate(self, sequence: int, position: int) -> None:
         """Remove every position from ``position`` on."""

@@ -20,9 +20,7 @@ _STOP_NAMES = ("<|endoftext|>", "<|im_end|>")
 
 
 class ByteLevelTokenizer:
-    """Text to token ids and back.  Immutable after construction; ids are positions in the file's list of
-    tokens.
-    """
+    """Text to token ids and back.  Immutable after construction; ids are positions in the file's list of tokens."""
 
     def __init__(self, metadata: Mapping[str, Any], source: Path) -> None:
         """Build from GGUF ``metadata``; ``source`` is only named in errors.  Raises ``InputError``."""
@@ -92,9 +90,7 @@ class ByteLevelTokenizer:
 
 
 class TextStream:
-    """Turns ids into text as they come; a character whose bytes lie in several tokens appears with the last
-    one.
-    """
+    """Turns ids into text as they come; a character whose bytes lie in several tokens appears with the last one."""
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self._pieces = pieces

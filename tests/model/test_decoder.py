@@ -52,7 +52,11 @@ def naive_logits(weights: dict[str, np.ndarray], tokens: list[int]) -> np.ndarra
         x = x + out.reshape(count, -1) @ w[block + "attn_output.weight"].T
         h = norm(x, w[block + "ffn_norm.weight"])
         gate = h @ w[block + "ffn_gate.weight"].T
-        x = x + (gate / (1 + np.exp(-gate)) * (h @ w[block + "ffn_up.weight"].T)) @ w[block + "ffn_down.weight"].T
+        x = (
+            x
+            + (gate / (1 + np.exp(-gate)) * (h @ w[block + "ffn_up.weight"].T))
+            @ w[block + "ffn_down.weight"].T
+        )
     return norm(x, w["output_norm.weight"]) @ w.get("output.weight", w["token_embd.weight"]).T
 
 
@@ -73,7 +77,9 @@ def run(decoder: LlamaDecoder, cache: DenseCache, feeds: list[tuple[int, list[in
 
 
 @pytest.mark.parametrize("chunks", [[11], [1] * 11, [4, 1, 6], [10, 1]])
-def test_agrees_with_an_independent_decoder_however_it_is_fed(decoder: LlamaDecoder, chunks: list[int]) -> None:
+def test_agrees_with_an_independent_decoder_however_it_is_fed(
+    decoder: LlamaDecoder, chunks: list[int]
+) -> None:
     expected = naive_logits(tiny_model.random_weights(), TOKENS)
     cache = DenseCache()
     sequence, at, parts = cache.start(TOKENS, 0), 0, []

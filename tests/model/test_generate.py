@@ -47,11 +47,15 @@ def decoder(model_file: Path) -> LlamaDecoder:
     return LlamaDecoder.load(model_file)
 
 
-def paged_cache_for(decoder: LlamaDecoder, page_size: int = 16, tokens: int = 40, prompt: int = 12) -> PagedCache:
+def paged_cache_for(
+    decoder: LlamaDecoder, page_size: int = 16, tokens: int = 40, prompt: int = 12
+) -> PagedCache:
     return PagedCache(decoder.config, page_size=page_size, max_positions=prompt + tokens, sequences=2)
 
 
-def run(decoder: LlamaDecoder, page_size: int = 16, tokens: int = 40, **request: Any) -> tuple[Comparison, PagedCache]:
+def run(
+    decoder: LlamaDecoder, page_size: int = 16, tokens: int = 40, **request: Any
+) -> tuple[Comparison, PagedCache]:
     paged = paged_cache_for(decoder, page_size, tokens)
     sides = {"paged": Runner(decoder, paged), "reference": Runner(decoder, ReferenceCache(decoder.config))}
     heard: list[int] = []
@@ -166,7 +170,9 @@ def write_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         TorchStorage,
         "append",
-        lambda self, layer, rows, starts, *rest: append(self, layer, rows, [max(s - 1, 0) for s in starts], *rest),
+        lambda self, layer, rows, starts, *rest: append(
+            self, layer, rows, [max(s - 1, 0) for s in starts], *rest
+        ),
     )
 
 
@@ -183,7 +189,9 @@ def read_one_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def truncate_to_boundary(monkeypatch: pytest.MonkeyPatch) -> None:
     truncate = Engine.truncate
-    monkeypatch.setattr(Engine, "truncate", lambda self, sequence, position: truncate(self, sequence, position - 1))
+    monkeypatch.setattr(
+        Engine, "truncate", lambda self, sequence, position: truncate(self, sequence, position - 1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -220,7 +228,9 @@ def invoke(*arguments: str) -> Any:
 
 
 def test_compare_on_the_command_line(model_file: Path) -> None:
-    done = invoke("generate", "in the", "--model", str(model_file), "--tokens", "20", "--compare", "--page-size", "16")
+    done = invoke(
+        "generate", "in the", "--model", str(model_file), "--tokens", "20", "--compare", "--page-size", "16"
+    )
     assert done.exit_code == 0, done.output
     assert done.output.startswith("in the")
     assert "paged and reference agreed on 20 of 20 tokens" in done.output
@@ -240,7 +250,17 @@ def test_compare_as_json(model_file: Path) -> None:
 
 def test_a_disagreement_on_the_command_line(model_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_copy(monkeypatch)
-    arguments = ("generate", "in the", "--model", str(model_file), "--tokens", "40", "--compare", "--page-size", "16")
+    arguments = (
+        "generate",
+        "in the",
+        "--model",
+        str(model_file),
+        "--tokens",
+        "40",
+        "--compare",
+        "--page-size",
+        "16",
+    )
     done = invoke(*arguments)
     assert done.exit_code == 1
     assert "DISAGREEMENT in paged: fork at" in done.output
@@ -262,7 +282,9 @@ def test_plain_generation_on_the_command_line(model_file: Path) -> None:
     plain = invoke("generate", "in the", "--model", str(model_file), "--tokens", "6", "--page-size", "16")
     assert plain.exit_code == 0
     assert "6 tokens, " in plain.output
-    document = json.loads(invoke("generate", "in the", "--model", str(model_file), "--tokens", "6", "--json").output)
+    document = json.loads(
+        invoke("generate", "in the", "--model", str(model_file), "--tokens", "6", "--json").output
+    )
     assert len(document["tokens"]) == 6
     chat = invoke("generate", "hi", "--chat", "--model", str(model_file), "--tokens", "3", "--json")
     assert json.loads(chat.output)["prompt_tokens"] > 10

@@ -61,7 +61,20 @@ def test_quantised_tensors_are_expanded(tmp_path: Path) -> None:
 def test_every_truncation_is_refused(good: Path, tmp_path: Path) -> None:
     whole = good.read_bytes()
     header = whole.index(b"blk.1.ffn_down.weight")
-    offsets = [0, 3, 4, 7, 8, 23, 24, 40, *range(100, header, 997), header + 5, len(whole) // 2, len(whole) - 1]
+    offsets = [
+        0,
+        3,
+        4,
+        7,
+        8,
+        23,
+        24,
+        40,
+        *range(100, header, 997),
+        header + 5,
+        len(whole) // 2,
+        len(whole) - 1,
+    ]
     cut = tmp_path / "cut.gguf"
     for offset in offsets:
         cut.write_bytes(whole[:offset])

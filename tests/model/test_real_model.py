@@ -83,7 +83,16 @@ def test_the_command_on_the_real_model(path: Path) -> None:
     app = typer.Typer()
     app.callback()(lambda: None)
     generate_command.register(app)
-    arguments = ["generate", "The capital of France is", "--tokens", "12", "--compare", "--page-size", "16", "--json"]
+    arguments = [
+        "generate",
+        "The capital of France is",
+        "--tokens",
+        "12",
+        "--compare",
+        "--page-size",
+        "16",
+        "--json",
+    ]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     document: dict[str, Any] = json.loads(done.output)
