@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from kvcrucible.contract.snapshot import Snapshot, Touched
+from kvcrucible.contract.snapshot import PageState, Snapshot, Touched
 from kvcrucible.invariants.violation import Violation, mismatch
 
 SpaceKey = tuple[int, int]
@@ -26,12 +26,16 @@ class Scope(Touched):
     ``starts``: per space, the first logical block that the step may have changed; every page from there on, before
     and after, is in the partial snapshots.  ``displaced``: blocks below the start whose page changed its columns, lease
     or pool although its space did not move.  ``gained``, ``lost``: pages that spaces took up and gave up, repeated.
+    ``created`` and ``removed``: touched pages that exist on one side only; ``kept``: those on both, before and after.
     """
 
     starts: dict[SpaceKey, int] = field(default_factory=dict)
     displaced: dict[SpaceKey, list[int]] = field(default_factory=dict)
     gained: list[int] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
+    created: set[int] = field(default_factory=set)
+    removed: set[int] = field(default_factory=set)
+    kept: list[tuple[PageState, PageState]] = field(default_factory=list)
 
     def blocks(self, key: SpaceKey, length: int) -> list[int]:
         """Return the blocks of a space of ``length`` pages that have to be looked at again."""
@@ -42,7 +46,7 @@ class Checker(ABC):
     """One invariant over snapshots.
 
     Subclasses open their docstring with "Verifies:", followed by "Does not verify:".  ``needs`` names the snapshot
-    parts without which the check means nothing; ``premise_parts`` those that must hold an entry for the rule to say
+    parts without which the check means nothing; ``premise_part`` the one that must hold an entry for the rule to say
     anything.  ``is_local`` is False where no step check exists.  ``is_temporal`` is True where the step check has rules
     that no single snapshot can show broken.  ``needs_reservations`` limits the rule to engines that reserve the worst
     case.  No method mutates its arguments; a temporal checker may remember, so a run takes fresh instances.
@@ -52,7 +56,7 @@ class Checker(ABC):
     statement: ClassVar[str]
     source: ClassVar[str]
     needs: ClassVar[frozenset[str]]
-    premise_parts: ClassVar[tuple[str, ...]] = ("pages",)
+    premise_part: ClassVar[str] = "pages"
     is_local: ClassVar[bool] = True
     is_temporal: ClassVar[bool] = False
     needs_reservations: ClassVar[bool] = False
@@ -67,7 +71,7 @@ class Checker(ABC):
 
     def premise(self, snapshot: Snapshot) -> bool:
         """Say whether the rule has anything to bite on here, so that reports can tell vacuous checks apart."""
-        return all(getattr(snapshot, part) for part in self.premise_parts)
+        return bool(getattr(snapshot, self.premise_part))
 
     def mismatch(self, subject: str, found: object, expected: object) -> Violation:
         """Return a violation of this invariant."""

@@ -31,20 +31,22 @@ class FrontierBounds(Checker):
     )
     source = "4.6, 4.7, 4.14.3"
     needs = frozenset({"pools", "pages", "spaces", "sequences", "continuations"})
-    premise_parts = ("spaces",)
+    premise_part = "spaces"
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
         """Judge every space and all of its pages."""
-        whole = Scope(starts=dict.fromkeys(snapshot.spaces, 0))
+        whole = Scope(spaces=set(snapshot.spaces), starts=dict.fromkeys(snapshot.spaces, 0))
         return self.check_delta(snapshot, snapshot, whole)
 
     def check_delta(self, before: Snapshot, after: Snapshot, scope: Scope) -> Iterator[Violation]:
-        """Judge every space in view, and the columns of its changed blocks."""
+        """Judge spaces that were touched or whose owner was, and the columns of changed blocks."""
+        owners = scope.sequences | scope.continuations
         for key, space in after.spaces.items():
             if not 0 <= space.pool < len(after.pools):
                 continue
             size = after.pools[space.pool].page_size
-            yield from self._bounds(after, space, size)
+            if key in scope.spaces or space.owner in owners:
+                yield from self._bounds(after, space, size)
             for block in scope.blocks(key, len(space.pages)):
                 page = after.pages.get(space.pages[block])
                 due = min(max(space.frontier - block * size, 0), size)
@@ -92,7 +94,7 @@ class FrontierVisibility(Checker):
     )
     source = "4.7, 4.14.11"
     needs = frozenset({"spaces", "units"})
-    premise_parts = ("units",)
+    premise_part = "units"
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
         """Compare the work of every unit with the frontiers of its sequences."""
@@ -117,7 +119,7 @@ class ExactPrefixIdentity(Checker):
     )
     source = "4.9, 4.14.6"
     needs = frozenset({"checkpoints", "findable", "sequences", "continuations"})
-    premise_parts = ("findable",)
+    premise_part = "findable"
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
         """Compare every entry of the index with its checkpoint and owner, and every checkpoint with the index."""

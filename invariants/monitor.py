@@ -28,9 +28,9 @@ class Monitor:
     """Follows one engine through a run.
 
     ``checkers`` are fresh instances (``registry.checkers()``); temporal ones remember.  Call :meth:`observe_full` once
-    at the start, then :meth:`observe` after each operation and :meth:`observe_full` at intervals and at the end.  Without
-    ``reports_touched`` (an engine that has no touched sets) call :meth:`observe_full` alone: each step is then found by
-    comparing with the snapshot before.  Both return every violation and raise nothing; after one, the shadow follows
+    at the start, then :meth:`observe` after each operation and :meth:`observe_full` at intervals and at the end.
+    Without ``reports_touched`` (an engine that has no touched sets) call :meth:`observe_full` alone: each step is then
+    found by comparing with the snapshot before.  Both return every violation and raise nothing; after one, the shadow follows
     the engine, so a caller that goes on sees follow-up violations too.  Mutates none of its arguments.
     """
 

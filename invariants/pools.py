@@ -25,7 +25,7 @@ class PoolConservation(Checker):
     )
     source = "4.3"
     needs = frozenset({"pools", "pages", "sequences"})
-    premise_parts = ("pools",)
+    premise_part = "pools"
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
         """Judge the counters against everything that is counted."""
@@ -160,25 +160,23 @@ class LeaseGenerations(Checker):
     def check_delta(self, before: Snapshot, after: Snapshot, scope: Scope) -> Iterator[Violation]:
         """Judge new leases against the leases that ended, in this step or in an earlier one."""
         last = self._last
-        for key, old in before.pages.items():
-            page = after.pages.get(key)
-            if page is None or page.device != old.device:
+        for old, page in scope.kept:
+            if page.device != old.device or page.pool != old.pool:
                 last[old.pool, old.device] = old.generation
             elif page.generation != old.generation:
+                subject = f"page {page.page}, device {page.device}"
                 yield self.mismatch(
-                    f"page {key}, device {page.device}",
-                    f"generation {page.generation}",
-                    f"{old.generation}, its lease goes on",
+                    subject, f"generation {page.generation}", f"{old.generation}: its lease goes on"
                 )
-        for key in after.pages.keys() - before.pages.keys():
+        for key in scope.removed:
+            old = before.pages[key]
+            last[old.pool, old.device] = old.generation
+        for key in scope.created:
             page = after.pages[key]
             previous = last.get((page.pool, page.device), -1)
             if page.generation <= previous != -1:
-                yield self.mismatch(
-                    f"page {key}, device {page.device} leased anew",
-                    f"generation {page.generation}",
-                    f"above {previous}",
-                )
+                subject = f"page {key}, device {page.device} leased anew"
+                yield self.mismatch(subject, f"generation {page.generation}", f"above {previous}")
 
 
 class RefcountExact(Checker):
@@ -208,14 +206,22 @@ class RefcountExact(Checker):
     def check_delta(self, before: Snapshot, after: Snapshot, scope: Scope) -> Iterator[Violation]:
         """Judge each change of references by the spaces that took the page up or gave it up."""
         gained, lost = Counter(scope.gained), Counter(scope.lost)
-        for key in scope.pages.union(gained, lost):
-            old, page = before.pages.get(key), after.pages.get(key)
-            due = (old.references if old else 0) + gained.get(key, 0) - lost.get(key, 0)
+        old, new = before.pages, after.pages
+        suspects = {page.page for was, page in scope.kept if was.references != page.references}
+        suspects.update(key for key in scope.created if new[key].references != gained.get(key, 0))
+        suspects.update(key for key in scope.removed if old[key].references != lost.get(key, 0))
+        suspects.update(gained.keys() - scope.created, lost.keys() - scope.removed)
+        for key in suspects:
+            was, page = old.get(key), new.get(key)
+            due = (was.references if was else 0) + gained.get(key, 0) - lost.get(key, 0)
             if page is None:
                 if due != 0:
                     yield self.mismatch(f"page {key}", f"absent, held by {due} space(s)", "to exist")
             elif page.references != due or due < 1:
                 yield self.mismatch(f"page {key}, references", page.references, _due(due))
+        for key in scope.created:
+            if new[key].references < 1 and key not in suspects:
+                yield self.mismatch(f"page {key}, references", new[key].references, _due(0))
         # A page created in this step is covered by its count; only one that was there can be held twice unnoticed.
         if gained.keys().isdisjoint(before.pages) and all(times == 1 for times in gained.values()):
             return
@@ -249,9 +255,8 @@ class PoolIsolation(Checker):
     def check_delta(self, before: Snapshot, after: Snapshot, scope: Scope) -> Iterator[Violation]:
         """Compare the pool of every changed block with that of its space."""
         pools, pages = len(after.pools), after.pages
-        for page in pages.values():
-            if not 0 <= page.pool < pools:
-                yield self.mismatch(f"page {page.page}", f"pool {page.pool}", f"0…{pools - 1}")
+        for page in [page for page in pages.values() if not 0 <= page.pool < pools]:
+            yield self.mismatch(f"page {page.page}", f"pool {page.pool}", f"0…{pools - 1}")
         for key in scope.starts.keys() | scope.displaced.keys():
             space = after.spaces.get(key)
             if space is None:

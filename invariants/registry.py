@@ -101,7 +101,7 @@ class Invariant:
     """One entry of the catalogue.
 
     ``statement`` is None exactly where nothing judges the invariant yet; ``reason`` says why.  ``checker`` judges
-    snapshots, ``judge`` is what a harness calls where behaviour or payload shows it; an entry that is checked has one or both.
+    snapshots, ``judge`` is what a harness calls where behaviour or payload shows it; a checked entry has one or both.
     """
 
     id: str

@@ -16,11 +16,11 @@ pages in Python: whole tuples are compared at once, and only what follows their 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Hashable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from kvcrucible.contract.snapshot import KEYED_PARTS, CheckpointState, Snapshot, Touched
+from kvcrucible.contract.snapshot import KEYED_PARTS, CheckpointState, PageState, Snapshot, Touched
 from kvcrucible.invariants.checker import Scope
 
 
@@ -100,11 +100,14 @@ class Shadow:
             if ids:
                 _select(getattr(state, part), ids, getattr(before, part))
                 _select(getattr(partial, part), ids, getattr(after, part))
+        old, new = before.pages, after.pages
+        scope.created, scope.removed = new.keys() - old.keys(), old.keys() - new.keys()
+        scope.kept = [(old[key], page) for key, page in new.items() if key in old]
         region = self._changed_blocks(before, after, scope)
         self._view("pages", region - scope.pages, before, after)
         self._displaced_blocks(before, after, scope, region)
         self._related(before, after, scope)
-        self._other_holders(before, after)
+        self._other_holders(before, after, scope)
         return Step(before, after, scope)
 
     def _changed_blocks(self, before: Snapshot, after: Snapshot, scope: Scope) -> set[int]:
@@ -145,16 +148,13 @@ class Shadow:
                 starts[sequence, 0] = 0
 
     def _displaced_blocks(self, before: Snapshot, after: Snapshot, scope: Scope, region: set[int]) -> None:
-        """Find blocks of pages that changed outside the region: a broken engine has some, or a lease that moved."""
-        old = before.pages
-        changed = [
-            key
-            for key, page in after.pages.items()
-            if (was := old.get(key)) is not None
-            and was is not page
-            and (was.committed != page.committed or was.device != page.device or was.pool != page.pool)
+        """Find blocks of changed pages whose space did not move there: a broken engine has some, or a moved lease."""
+        outside = [
+            page.page
+            for was, page in scope.kept
+            if (was.committed != page.committed or was.device != page.device or was.pool != page.pool)
+            and (page.references > 1 or page.page not in region)
         ]
-        outside = [key for key in changed if key not in region]
         if not outside:
             return
         for key, space in {**self.state.spaces, **after.spaces}.items():
@@ -202,19 +202,19 @@ class Shadow:
         pages = {checkpoint.page for side in (before, after) for checkpoint in side.checkpoints.values()}
         self._view("pages", pages - scope.pages, before, after)
 
-    def _other_holders(self, before: Snapshot, after: Snapshot) -> None:
+    def _other_holders(self, before: Snapshot, after: Snapshot, scope: Scope) -> None:
         """Add the page that already has the physical page of a new or moved lease."""
-        old, holders, others = before.pages, self._holders, set()
-        for key, page in after.pages.items():
-            was = old.get(key)
-            if was is None or was.device != page.device or was.pool != page.pool:
-                other = holders.get((page.pool, page.device))
-                if other is not None and other != key and other not in old:
-                    others.add(other)
-        self._view("pages", others, before, after)
+        holders, pages = self._holders, after.pages
+        leased = [pages[key] for key in scope.created] + [page for _, page in _moved(scope)]
+        others = [holders.get((page.pool, page.device)) for page in leased]
+        self._view(
+            "pages", [key for key in others if key is not None and key not in before.pages], before, after
+        )
 
-    def _view(self, part: str, ids: Iterable[Any], before: Snapshot, after: Snapshot) -> None:
+    def _view(self, part: str, ids: Collection[Any], before: Snapshot, after: Snapshot) -> None:
         """Add untouched entries, as they are, to both sides."""
+        if not ids:
+            return
         known, left, right = getattr(self.state, part), getattr(before, part), getattr(after, part)
         for key in ids:
             entry = known.get(key)
@@ -225,31 +225,25 @@ class Shadow:
 
     def advance(self, step: Step) -> None:
         """Take over the touched entries of a step."""
-        state, scope = self.state, step.scope
+        state = self.state
         self._reindex(step)
         for part in KEYED_PARTS:
-            ids = _touched_ids(scope, part)
             known, now = getattr(state, part), getattr(step.after, part)
-            for key in ids:
-                entry = now.get(key)
-                if entry is not None:
-                    known[key] = entry
-                else:
-                    known.pop(key, None)
-        self.state = replace(state, pools=step.after.pools, queue=step.after.queue)
+            # Untouched entries in view are the shadow's own, so taking over the whole view changes nothing else.
+            known.update(now)
+            for key in getattr(step.before, part).keys() - now.keys():
+                del known[key]
+        self.state = Snapshot(step.after.pools, *(getattr(state, part) for part in KEYED_PARTS), step.after.queue)
 
     def _reindex(self, step: Step) -> None:
         before, after, scope = step.before, step.after, step.scope
         holders = self._holders
-        for key in scope.pages:
-            was, now = before.pages.get(key), after.pages.get(key)
-            ended = was is not None and (now is None or now.device != was.device or now.pool != was.pool)
-            if was is not None and ended and holders.get((was.pool, was.device)) == key:
-                del holders[was.pool, was.device]
-        for key in scope.pages:
-            page = after.pages.get(key)
-            if page is not None:
-                holders[page.pool, page.device] = key
+        moved = _moved(scope)
+        for page in [before.pages[key] for key in scope.removed] + [was for was, _ in moved]:
+            if holders.get((page.pool, page.device)) == page.page:
+                del holders[page.pool, page.device]
+        for page in [after.pages[key] for key in scope.created] + [now for _, now in moved]:
+            holders[page.pool, page.device] = page.page
         for key in scope.checkpoints:
             if (old := before.checkpoints.get(key)) is not None:
                 self._checkpoints_by_owner.remove(old.owner, key)
@@ -275,10 +269,15 @@ def _touched_ids(touched: Touched, part: str) -> Any:
 
 
 def _select(entries: dict[Any, Any], ids: Any, into: dict[Any, Any]) -> None:
-    for key in ids:
-        entry = entries.get(key)
-        if entry is not None:
-            into[key] = entry
+    if len(entries) <= len(ids) and entries.keys() <= ids:
+        into.update(entries)
+    else:
+        into.update([(key, entries[key]) for key in ids if key in entries])
+
+
+def _moved(scope: Scope) -> list[tuple[PageState, PageState]]:
+    """Pages that live on with another physical page."""
+    return [(was, now) for was, now in scope.kept if was.device != now.device or was.pool != now.pool]
 
 
 def _owner_id(owner: Any) -> int:

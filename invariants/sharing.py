@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 from kvcrucible.contract.snapshot import CheckpointState, Snapshot
 from kvcrucible.invariants.checker import Checker, Scope
 from kvcrucible.invariants.violation import Violation
+
+
+def _most_references(snapshot: Snapshot) -> int:
+    return max(map(attrgetter("references"), snapshot.pages.values()), default=0)
 
 
 class SingleWriter(Checker):
@@ -25,7 +30,7 @@ class SingleWriter(Checker):
 
     def premise(self, snapshot: Snapshot) -> bool:
         """Say whether some page is shared."""
-        return any(page.references > 1 for page in snapshot.pages.values())
+        return _most_references(snapshot) > 1
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
         """Judge every shared page and every block that a space may write."""
@@ -63,22 +68,18 @@ class SharedImmutable(Checker):
 
     def premise(self, snapshot: Snapshot) -> bool:
         """Say whether some page is shared."""
-        return any(page.references > 1 for page in snapshot.pages.values())
+        return _most_references(snapshot) > 1
 
     def check_delta(self, before: Snapshot, after: Snapshot, scope: Scope) -> Iterator[Violation]:
         """Compare every page that is shared on both sides of the step."""
-        for key, old in before.pages.items():
-            if old.references < 2:
-                continue
-            page = after.pages.get(key)
-            if page is None or page.references < 2:
-                continue
+        shared = [(old, page) for old, page in scope.kept if old.references > 1 and page.references > 1]
+        for old, page in shared:
             if page.epoch != old.epoch or page.committed != old.committed:
                 found, due = (
                     f"epoch {page.epoch}, {page.committed} columns",
                     f"epoch {old.epoch}, {old.committed} columns",
                 )
-                yield self.mismatch(f"page {key}, shared by {page.references}", found, due)
+                yield self.mismatch(f"page {page.page}, shared by {page.references}", found, due)
 
 
 class ProtectedPrefix(Checker):
@@ -95,7 +96,7 @@ class ProtectedPrefix(Checker):
     )
     source = "4.5, 4.14.6, 4.14.10"
     needs = frozenset({"pools", "pages", "spaces", "checkpoints"})
-    premise_parts = ("checkpoints",)
+    premise_part = "checkpoints"
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
         """Judge every checkpoint by its owner's Main space."""

@@ -23,7 +23,7 @@ class TableMirror(Checker):
     )
     source = "4.7"
     needs = frozenset({"pages", "spaces", "rows"})
-    premise_parts = ("rows",)
+    premise_part = "rows"
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
         """Judge every row over its whole length."""
@@ -48,11 +48,10 @@ class TableMirror(Checker):
             return
         for block in scope.blocks((space.owner, space.pool), len(space.pages)):
             page = after.pages.get(space.pages[block])
-            device = None if page is None else page.device
-            if row.entries[block] != device:
-                yield self.mismatch(
-                    f"{subject}, block {block}", row.entries[block], f"{device} (page {space.pages[block]})"
-                )
+            # A page that does not exist is refcount-exact's finding.
+            if page is not None and row.entries[block] != page.device:
+                found, due = row.entries[block], f"{page.device} (page {page.page})"
+                yield self.mismatch(f"{subject}, block {block}", found, due)
 
 
 class RowUnique(Checker):
@@ -68,7 +67,7 @@ class RowUnique(Checker):
     )
     source = "4.7, 4.14.9"
     needs = frozenset({"sequences", "rows"})
-    premise_parts = ("sequences",)
+    premise_part = "sequences"
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
         """Judge rows and session keys, each from both sides."""
@@ -113,7 +112,7 @@ class UnitFrozen(Checker):
     statement = "While a unit is in flight, no selected row, page or frontier changes, and no sequence is in two units."
     source = "4.7, 4.14.11"
     needs = frozenset({"sequences", "spaces", "rows", "units"})
-    premise_parts = ("units",)
+    premise_part = "units"
     is_temporal = True
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:

@@ -1,0 +1,101 @@
+"""Sound snapshots to judge and to corrupt: a random walk on the engine, with the full snapshot on both sides of each step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from kvcrucible.contract.config import EngineConfig, PoolSpec
+from kvcrucible.contract.errors import Refusal
+from kvcrucible.contract.operations import Append, Prefill, Work
+from kvcrucible.contract.snapshot import Snapshot, Touched
+from kvcrucible.contract.tokens import run
+from kvcrucible.engine.engine import Engine
+from kvcrucible.engine.observe import drain, snapshot
+
+#: Two pools, so that counters are vectors; few pages, so that eviction and sharing are frequent.
+CONFIG = EngineConfig((PoolSpec("main", 24, 4), PoolSpec("mtp", 40, 4)), max_context=64, max_concurrency=5)
+
+
+@dataclass(frozen=True, slots=True)
+class WalkStep:
+    """One operation: full snapshots before and after, and the engine's own report of what it touched."""
+
+    before: Snapshot
+    after: Snapshot
+    partial: Snapshot
+    touched: Touched
+
+
+class Walker:
+    """Draws operations that mean something in the engine's present state, refusals included."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.engine = Engine(CONFIG)
+        self.written = 100
+
+    def steps(self, count: int) -> Iterator[WalkStep]:
+        """Yield ``count`` steps, refused ones too."""
+        before = snapshot(self.engine)
+        for _ in range(count):
+            try:
+                self._operate()
+            except Refusal:
+                pass
+            partial, touched = drain(self.engine)
+            after = snapshot(self.engine)
+            yield WalkStep(before, after, partial, touched)
+            before = after
+
+    def _operate(self) -> None:
+        engine, pick = self.engine, self.random
+        known = [*engine.sequences, *engine.cache.continuations, *engine.queue]
+        target = pick.choice(known) if known else 0
+        active = engine.sequences.get(target) or engine.cache.continuations.get(target)
+        frontier = active.frontier if active is not None else 5
+        choices: list[tuple[int, Callable[[], object]]] = [
+            (1, self._submit),
+            (3, engine.schedule),
+            (6, self._begin),
+            (4, self._end),
+            (3, lambda: engine.fork(target, pick.randint(1, max(1, frontier)), pick.randint(0, 8))),
+            (2, lambda: engine.truncate(target, pick.randint(0, frontier))),
+            (1, lambda: engine.checkpoint(target)),
+            (2, lambda: engine.finish(target, pick.random() < 0.7)),
+            (0.7, lambda: engine.cancel(target)),
+            (0.4, lambda: engine.release(target)),
+            (0.4, lambda: engine.pin(target, pick.random() < 0.2)),
+        ]
+        (chosen,) = pick.choices([action for _, action in choices], [weight for weight, _ in choices])
+        chosen()
+
+    def _submit(self) -> None:
+        pick = self.random
+        prompt = run(pick.randrange(3), 0, pick.randint(1, 20))
+        self.engine.submit(prompt, pick.randint(0, 12), pick.choice([None, "a", "b", "c"]), pick.random() < 0.3)
+
+    def _begin(self) -> None:
+        idle = [key for key, record in self.engine.sequences.items() if record.unit is None]
+        chosen = self.random.sample(idle, min(len(idle), self.random.randint(1, 3)))
+        self.engine.begin_unit([self._work(sequence) for sequence in chosen])
+
+    def _work(self, sequence: int) -> Work:
+        record = self.engine.sequences[sequence]
+        if record.prefilling:
+            return Prefill(sequence, self.random.randint(1, record.prompt - record.frontier))
+        self.written += 1
+        return Append(sequence, run(self.written, 0, self.random.randint(1, max(1, min(6, record.limit - record.frontier)))))
+
+    def _end(self) -> None:
+        if self.engine.units:
+            self.engine.end_unit(self.random.choice(list(self.engine.units)), self.random.random() < 0.8)
+
+
+@pytest.fixture
+def walk() -> Callable[[int, int], Iterator[WalkStep]]:
+    """A function of seed and number of steps."""
+    return lambda seed, count: Walker(seed).steps(count)
