@@ -51,6 +51,8 @@ def generate(
 
     if page_size not in PAGE_SIZES:
         raise InputError(f"--page-size {page_size}: use 16 or 64")
+    if not math.isfinite(temperature):
+        raise InputError(f"--temperature {temperature}: use a finite number from 0 on")
     if len(prompt) > MAX_PROMPT_CHARACTERS:
         raise InputError(f"the prompt has {len(prompt):,} characters, more than {MAX_PROMPT_CHARACTERS:,}")
     require_modules("model", "numpy", "torch", "gguf", "tokenizers")
