@@ -295,7 +295,7 @@ def test_plain_generation_on_the_command_line(model_file: Path) -> None:
     [
         (("generate", "a", "--page-size", "5"), InputError, "use 16 or 64"),
         (("generate", ""), InputError, "prompt is empty"),
-        (("generate", "a", "--temperature", "nan"), InputError, "finite"),
+        (("generate", "a", "--temperature", "inf"), InputError, "finite"),
         (("generate", "a", "--tokens", "256"), InputError, "context of 256"),
         (("generate", "a\udcff"), InputError, "not valid UTF-8 at character 1"),
         (("generate", "a" * 200_001), InputError, "characters"),
