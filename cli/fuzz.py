@@ -1,0 +1,222 @@
+"""``kvcrucible fuzz``: a campaign of random operation sequences against the reference."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from kvcrucible.cli.console import console, print_json, safe, stderr_console
+from kvcrucible.contract.errors import ExitStatus, InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from kvcrucible.fuzz.campaign import Failure, Report
+
+#: Where failing examples are written unless told otherwise; git ignores it.
+DEFAULT_OUT = Path("results/failures")
+
+#: Largest seed that is drawn when none is given; short enough to be typed again.
+_SEED_LIMIT = 1_000_000
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+
+    @app.command()
+    def fuzz(
+        engine: str = typer.Option("paged", help="Engine under test: paged, torch-paged-attention."),
+        depth: str = typer.Option("both", help="ledger (no tensors), payload (rows are read back), or both."),
+        examples: int = typer.Option(200, min=1, help="Examples to run."),
+        steps: int = typer.Option(40, min=1, max=1000, help="Most rules in one example."),
+        seed: int | None = typer.Option(None, min=0, help="Seed; drawn and printed when not given."),
+        seconds: float | None = typer.Option(
+            None, min=0.0, help="Stop after about this time, cut short (exit 3)."
+        ),
+        out: Path = typer.Option(DEFAULT_OUT, help="Folder for reproductions of failures."),
+        database: Path | None = typer.Option(None, help="Folder in which Hypothesis keeps failing examples."),
+        json_output: bool = typer.Option(False, "--json", help="Print the report as JSON."),
+    ) -> None:
+        """Drive an engine and the reference in lock step until something differs, or all examples held."""
+        from kvcrucible.fuzz.campaign import Plan, run
+
+        plan = Plan(
+            engine,
+            _depths(engine, depth),
+            examples,
+            steps,
+            secrets.randbelow(_SEED_LIMIT) if seed is None else seed,
+            seconds,
+            database,
+        )
+        report = _run_with_progress(plan, run)
+        path = _write_reproduction(report, out)
+        if json_output:
+            print_json(report_to_plain(report, path))
+        else:
+            _print_report(console(), report, path)
+        raise typer.Exit(_status(report))
+
+
+def _depths(engine: str, depth: str) -> Any:
+    from kvcrucible.fuzz.adapters.registry import PAYLOAD_ONLY
+    from kvcrucible.fuzz.campaign import default_depths
+    from kvcrucible.fuzz.setting import Depth
+
+    if depth not in (*Depth, "both"):
+        raise InputError(f"unknown depth {depth!r}; use ledger, payload or both")
+    if depth != "both":
+        return (Depth(depth),)
+    if engine in PAYLOAD_ONLY:
+        return (Depth.PAYLOAD,)
+    depths = default_depths()
+    if Depth.PAYLOAD not in depths:
+        stderr_console().print("torch is not installed: ledger depth only (the extra 'engine' brings it)")
+    return depths
+
+
+def _run_with_progress(plan: Any, run: Any) -> Report:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[detail]}"),
+    )
+    with Progress(*columns, console=stderr_console(), transient=True) as progress:
+        task = progress.add_task(f"fuzzing {safe(plan.engine)}", total=plan.examples, detail="")
+
+        def show(report: Report) -> None:
+            tally = report.tally
+            rate = tally.steps / report.seconds if report.seconds else 0.0
+            goals = report.goals()
+            hit = sum(1 for times in goals.values() if times)
+            detail = f"{tally.steps} steps, {rate:.0f}/s, goals {hit}/{len(goals)}"
+            progress.update(task, completed=min(tally.examples, plan.examples), detail=detail)
+
+        finished: Report = run(plan, show)
+        return finished
+
+
+def _write_reproduction(report: Report, out: Path) -> Path | None:
+    if report.failure is None:
+        return None
+    from kvcrucible.fuzz.reproduction import write
+
+    return write(out, report.failure.setting, report.failure.steps, report.failure.violations)
+
+
+def _status(report: Report) -> ExitStatus:
+    if report.failure is not None:
+        return ExitStatus.VIOLATION
+    if report.cut_short == "interrupted":
+        return ExitStatus.INTERRUPTED
+    return ExitStatus.HELD if report.cut_short is None else ExitStatus.INCONCLUSIVE
+
+
+def report_to_plain(report: Report, reproduction: Path | None) -> dict[str, Any]:
+    """Return the report as JSON-ready data."""
+    tally, failure = report.tally, report.failure
+    return {
+        "format": "kvcrucible.fuzz-report/1",
+        "engine": report.plan.engine,
+        "depths": [depth.value for depth in report.plan.depths],
+        "seed": report.plan.seed,
+        "examples": tally.examples,
+        "steps": tally.steps,
+        "seconds": round(report.seconds, 3),
+        "operations": dict(sorted(tally.operations.items())),
+        "refusals": dict(sorted(tally.refusals.items())),
+        "waits": dict(sorted(tally.waits.items())),
+        "admissions": dict(sorted(tally.modes.items())),
+        "goals": report.goals(),
+        "invariants": {
+            name: {"judged": tally.invariants[name], "with_premise": tally.premises[name]}
+            for name in sorted(tally.invariants)
+        },
+        "unchecked": list(report.capabilities.unchecked),
+        "cut_short": report.cut_short,
+        "failure": None if failure is None else _failure_to_plain(failure, reproduction),
+    }
+
+
+def _failure_to_plain(failure: Failure, reproduction: Path | None) -> dict[str, Any]:
+    from kvcrucible.fuzz.steps import step_to_plain
+
+    return {
+        "setting": failure.setting.to_plain(),
+        "steps": [step_to_plain(step) for step in failure.steps],
+        "violations": [
+            {"invariant": found.invariant, "message": found.message} for found in failure.violations
+        ],
+        "reproduction": None if reproduction is None else str(reproduction),
+    }
+
+
+def _print_report(screen: Console, report: Report, path: Path | None) -> None:
+    tally = report.tally
+    _print_counts(screen, "operations by kind", tally.operations)
+    _print_counts(screen, "refusals by kind", tally.refusals)
+    _print_counts(screen, "reasons to wait", tally.waits)
+    _print_counts(screen, "admissions by mode", tally.modes)
+    goals = report.goals()
+    missed = [name for name, times in goals.items() if not times]
+    screen.print(f"[bold]coverage goals[/bold] {len(goals) - len(missed)} of {len(goals)} hit")
+    if missed:
+        screen.print(f"  not reached: {', '.join(missed)}")
+    judged = {name: times for name, times in tally.invariants.items() if times}
+    vacuous = sorted(name for name in judged if not tally.premises[name])
+    _print_counts(screen, "invariants judged", judged)
+    if vacuous:
+        screen.print(f"  never had anything to judge: {', '.join(vacuous)}")
+    for reason in report.capabilities.unchecked:
+        screen.print(f"  not checked: {safe(reason)}")
+    if report.failure is not None:
+        _print_failure(screen, report.failure, path)
+    rate = tally.steps / report.seconds if report.seconds else 0.0
+    depths = "+".join(depth.value for depth in report.plan.depths)
+    verdict = "VIOLATION" if report.failure else "cut short" if report.cut_short else "held"
+    screen.print(
+        f"[bold]{verdict}[/bold]: {tally.examples} examples, {tally.steps} steps, {report.seconds:.1f} s, "
+        f"{rate:.0f} steps/s; engine {safe(report.plan.engine)}, depth {depths}, seed {report.plan.seed}"
+    )
+    if report.cut_short:
+        screen.print(f"  {safe(report.cut_short)}")
+
+
+def _print_counts(screen: Console, title: str, counts: dict[str, int]) -> None:
+    from rich.table import Table
+
+    if not counts:
+        return
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column("name")
+    table.add_column("count", justify="right")
+    for name, times in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        table.add_row(safe(name), f"{times:,}")
+    screen.print(table)
+
+
+def _print_failure(screen: Console, failure: Failure, path: Path | None) -> None:
+    screen.print(
+        f"\n[bold]minimal sequence[/bold] ({len(failure.steps)} operations) on {safe(repr(failure.setting))}"
+    )
+    for number, step in enumerate(failure.steps, 1):
+        screen.print(f"  {number}. {safe(repr(step))}")
+    for found in failure.violations:
+        screen.print(f"[bold]{safe(found.invariant)}[/bold]: {safe(found.message)}")
+    if path is not None:
+        screen.print(f"reproduction: {safe(str(path))}")

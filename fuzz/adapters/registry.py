@@ -1,0 +1,52 @@
+"""Which engines can be put under test, and how each is built for a setting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kvcrucible.contract.errors import InputError, NotRunError
+from kvcrucible.contract.profiles import Geometry
+from kvcrucible.fuzz.adapters.paged import PagedAdapter
+from kvcrucible.fuzz.adapters.protocol import EngineAdapter
+from kvcrucible.fuzz.setting import Depth, Setting
+
+#: Payload examples use the smallest geometry in which layers, heads and dimensions can be confused with one another.
+PAYLOAD_GEOMETRY = Geometry(layers=2, kv_heads=2, head_dim=4)
+
+
+def build(setting: Setting) -> EngineAdapter:
+    """Return a fresh engine for ``setting``; raises ``InputError`` for an unknown one, ``NotRunError`` without
+    torch.
+    """
+    builder = ENGINES.get(setting.engine)
+    if builder is None:
+        raise InputError(f"unknown engine {setting.engine!r}; known: {', '.join(sorted(ENGINES))}")
+    return builder(setting)
+
+
+def _paged(setting: Setting) -> EngineAdapter:
+    if setting.depth is Depth.LEDGER:
+        return PagedAdapter(setting)
+    try:
+        from kvcrucible.engine.storage.torch_storage import TorchStorage
+    except ImportError as error:
+        raise NotRunError(f"payload depth needs torch: {error}; install the extra 'engine'") from None
+    from kvcrucible.contract.profiles import storage_profile
+    from kvcrucible.fuzz.adapters.paged import PagedPayloadAdapter
+
+    config = setting.engine_config()
+    storage = TorchStorage(
+        storage_profile(setting.profile),
+        PAYLOAD_GEOMETRY,
+        setting.capacity_pages,
+        setting.page_size,
+        setting.max_concurrency,
+        config.max_blocks_per_row,
+    )
+    return PagedPayloadAdapter(setting, storage)
+
+
+ENGINES: dict[str, Callable[[Setting], EngineAdapter]] = {"paged": _paged}
+
+#: Engines that exist at payload depth alone.
+PAYLOAD_ONLY = frozenset({"torch-paged-attention"})

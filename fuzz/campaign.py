@@ -1,0 +1,149 @@
+"""Runs the state machine for a number of examples and reports what was done and what was found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, Verbosity
+from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.stateful import get_state_machine_test
+
+from kvcrucible.contract.capabilities import Capabilities
+from kvcrucible.fuzz.adapters.registry import build
+from kvcrucible.fuzz.coverage import GOALS
+from kvcrucible.fuzz.lockstep import LockStep, Tally
+from kvcrucible.fuzz.machine import Recorder, machine_class, settings_for
+from kvcrucible.fuzz.setting import Depth, Setting
+from kvcrucible.fuzz.steps import Step
+from kvcrucible.invariants.violation import InvariantViolated, Violation
+
+#: Examples that one run of the state machine makes before time and interruption are looked at again.
+BATCH_EXAMPLES = 50
+
+#: Odd number by which batches of one campaign are told apart, so that neighbouring seeds do not share batches.
+_BATCH_STRIDE = 1_000_003
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a campaign is to do.  ``seconds`` None: no limit.  ``database``: folder in which failing examples are
+    kept.
+    """
+
+    engine: str = "paged"
+    depths: tuple[Depth, ...] = (Depth.LEDGER,)
+    examples: int = 200
+    steps: int = 40
+    seed: int = 0
+    seconds: float | None = None
+    database: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A minimal failing example."""
+
+    setting: Setting
+    steps: tuple[Step, ...]
+    violations: tuple[Violation, ...]
+
+
+@dataclass(slots=True)
+class Report:
+    """What a campaign did.  ``cut_short``: it stopped before all examples for another reason than a failure."""
+
+    plan: Plan
+    capabilities: Capabilities
+    tally: Tally = field(default_factory=Tally)
+    failure: Failure | None = None
+    cut_short: str | None = None
+    seconds: float = 0.0
+    steps_before_failure: int | None = None
+
+    def goals(self) -> dict[str, int]:
+        """Return how often each goal was reached that the engine's operations can reach."""
+        able = self.capabilities.operations
+        return {name: self.tally.goals[name] for name, goal in GOALS.items() if goal.needs & able}
+
+
+def default_depths() -> tuple[Depth, ...]:
+    """Return both depths where torch is installed, else ledger depth alone."""
+    return (Depth.LEDGER, Depth.PAYLOAD) if find_spec("torch") is not None else (Depth.LEDGER,)
+
+
+def run(plan: Plan, on_progress: Callable[[Report], None] | None = None) -> Report:
+    """Run the campaign; stops at the first failure, which comes out minimal.
+
+    ``on_progress`` is called after each example.  Raises ``NotRunError`` where the engine or a depth is not to be had.
+    Interruption ends it with ``cut_short``.
+    """
+    if Depth.PAYLOAD in plan.depths:
+        _use_one_thread()
+    capabilities = build(Setting(plan.engine, plan.depths[-1])).capabilities
+    report = Report(plan, capabilities)
+    began = time.perf_counter()
+
+    def finished_example() -> None:
+        report.seconds = time.perf_counter() - began
+        if on_progress is not None:
+            on_progress(report)
+
+    recorder = Recorder(on_example=finished_example)
+    try:
+        for batch, first in enumerate(range(0, plan.examples, BATCH_EXAMPLES)):
+            if plan.seconds is not None and time.perf_counter() - began > plan.seconds:
+                report.cut_short = f"time limit of {plan.seconds:g} s"
+                break
+            _run_batch(plan, report, recorder, batch, min(BATCH_EXAMPLES, plan.examples - first))
+            if report.failure is not None:
+                break
+    except KeyboardInterrupt:
+        report.cut_short = "interrupted"
+    report.seconds = time.perf_counter() - began
+    return report
+
+
+def _run_batch(plan: Plan, report: Report, recorder: Recorder, batch: int, examples: int) -> None:
+    settings = settings_for(plan.engine, tuple(depth.value for depth in plan.depths))
+    machine = machine_class(settings, report.capabilities.operations, report.tally, recorder)
+    database = None if plan.database is None else DirectoryBasedExampleDatabase(plan.database)
+    phases = (
+        [Phase.generate, Phase.shrink] if database is None else [Phase.reuse, Phase.generate, Phase.shrink]
+    )
+    limits = hypothesis.settings(
+        max_examples=examples,
+        stateful_step_count=plan.steps,
+        deadline=None,
+        database=database,
+        phases=phases,
+        suppress_health_check=list(HealthCheck),
+        verbosity=Verbosity.quiet,
+        report_multiple_bugs=False,
+        print_blob=False,
+    )
+    test = get_state_machine_test(machine, settings=limits)
+    try:
+        hypothesis.seed(plan.seed + batch * _BATCH_STRIDE)(test)()
+    except InvariantViolated as found:
+        # Hypothesis runs the minimal example last, so the recorder holds just that one.
+        assert recorder.current is not None
+        report.failure = _failure(recorder.current, found)
+
+
+def _failure(example: LockStep, found: InvariantViolated) -> Failure:
+    return Failure(example.setting, tuple(example.log), found.violations)
+
+
+def _use_one_thread() -> None:
+    """Keep torch to one thread: the tensors are tiny, and a shared machine's cores are better left to other
+    examples.
+    """
+    if find_spec("torch") is not None:
+        import torch
+
+        torch.set_num_threads(1)

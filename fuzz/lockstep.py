@@ -1,0 +1,224 @@
+"""Drives one engine and the reference through the same steps and stops at the first difference (DESIGN 7).
+
+After every operation: the answer is compared with the reference's prediction, the counters with it; a refused
+operation must have left everything as it was; every checker of the catalogue judges the step and the state; tokens
+and frontiers are compared.  At payload depth rows are written and read back as well
+(:mod:`kvcrucible.fuzz.payload`).
+
+Does not verify: speed, page choice, eviction order beyond what the contract fixes, engines' parts that they do not
+show.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from kvcrucible.reference.accounting import AccountingModel
+
+from kvcrucible.contract.operations import (
+    Cancel,
+    EndUnit,
+    Finish,
+    Operation,
+    Outcome,
+    Pin,
+    Progress,
+    Release,
+    Scheduled,
+    Truncate,
+    Waiting,
+)
+from kvcrucible.contract.snapshot import Snapshot
+from kvcrucible.contract.tokens import Tokens
+from kvcrucible.fuzz import coverage
+from kvcrucible.fuzz.adapters.protocol import EngineAdapter, PayloadAdapter
+from kvcrucible.fuzz.adapters.registry import build
+from kvcrucible.fuzz.judge import ENGINE_FAULT, judge_outcome, tokens_agree
+from kvcrucible.fuzz.setting import Depth, Setting
+from kvcrucible.fuzz.steps import ReadBack, RunEffects, Step
+from kvcrucible.invariants import registry
+from kvcrucible.invariants.behaviour import unchanged
+from kvcrucible.invariants.monitor import Monitor
+from kvcrucible.invariants.monitor import Tally as InvariantTally
+from kvcrucible.invariants.violation import InvariantViolated, Violation
+
+if TYPE_CHECKING:
+    from kvcrucible.fuzz.payload import PayloadTwin
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a campaign has done: counts over all its examples."""
+
+    examples: int = 0
+    steps: int = 0
+    operations: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    waits: Counter[str] = field(default_factory=Counter)
+    modes: Counter[str] = field(default_factory=Counter)
+    goals: Counter[str] = field(default_factory=Counter)
+    invariants: Counter[str] = field(default_factory=Counter)
+    premises: Counter[str] = field(default_factory=Counter)
+
+    def add_invariants(self, tallies: dict[str, InvariantTally]) -> None:
+        """Add one example's counts of judgements."""
+        for name, tally in tallies.items():
+            self.invariants[name] += tally.steps + tally.full + tally.harness
+            self.premises[name] += tally.premises
+
+
+class LockStep:
+    """One example.  ``log`` holds every step taken; the first difference raises ``InvariantViolated``."""
+
+    def __init__(self, setting: Setting, tally: Tally | None = None) -> None:
+        self.setting = setting
+        self.tally = tally if tally is not None else Tally()
+        self.log: list[Step] = []
+        self.adapter: EngineAdapter = build(setting)
+        capabilities = self.adapter.capabilities
+        self.model = AccountingModel(setting.engine_config(), capabilities)
+        self.monitor = Monitor(
+            registry.checkers(capabilities), reports_touched=self.adapter.drain() is not None
+        )
+        self.snapshot = self.adapter.snapshot()
+        self._twin = self._payload_twin()
+        self._last_cut = False
+        self._require(self.monitor.observe_full(self.snapshot))
+
+    def step(self, step: Step) -> Outcome | None:
+        """Take one step and judge it; returns the engine's outcome for an operation.  Raises ``InvariantViolated``."""
+        self.log.append(step)
+        self.tally.steps += 1
+        match step:
+            case RunEffects(count):
+                self._payload.run_effects(count)
+                return None
+            case ReadBack():
+                self._read_back()
+                return None
+        return self._operate(step)
+
+    def close(self) -> None:
+        """End everything that is alive, in lock step, and require that every page is free again.
+
+        The engine is left empty.  Raises ``InvariantViolated``.
+        """
+        if self._twin is not None:
+            self._read_back()
+        supported = self.adapter.capabilities.operations
+        for unit in sorted(self.model.units):
+            self._operate(EndUnit(unit, commit=False))
+        for sequence in sorted([*self.model.queue, *self.model.sequences()]):
+            if "Cancel" in supported:
+                self._operate(Cancel(sequence))
+            elif sequence not in self.model.queue:
+                self._operate(Finish(sequence, retain=False))
+        for continuation in sorted(self.model.continuations()):
+            self._operate(Pin(continuation, pinned=False))
+            self._operate(Release(continuation))
+        if "Progress" in supported:
+            self._payload.settle()
+            self._operate(Progress())
+        self.tally.add_invariants(self.monitor.tallies)
+
+    # -- one operation -------------------------------------------------------------------------------------------------
+
+    def _operate(self, operation: Operation) -> Outcome:
+        before, tokens = self.snapshot, self._model_tokens()
+        observation = coverage.observe(self.model, before, operation)
+        expected = self._predict(operation)
+        actual = self._execute(operation)
+        after = self.adapter.snapshot()
+        violations = judge_outcome(operation, expected, actual)
+        violations += self._observe(before, actual, after)
+        if "sequences" in self.adapter.capabilities.snapshot_parts:
+            violations += tokens_agree(operation, after, cast("dict[int, object]", self._model_tokens()))
+        self._require(violations)
+        self.snapshot = after
+        if self._twin is not None and actual.refusal is None:
+            self._twin.follow(operation, actual, tokens, after)
+        if actual.refusal is None and isinstance(operation, Truncate):
+            self._last_cut = True
+        self._count(operation, actual)
+        self.tally.goals.update(coverage.reached(observation, actual, after, self.setting))
+        return actual
+
+    def _predict(self, operation: Operation) -> Outcome:
+        if not isinstance(operation, Progress):
+            return self.model.predict(operation)
+        # When device effects complete is not the model's business: only that progress changes no counter.
+        return Outcome(None, None, (), self.snapshot.counters)
+
+    def _execute(self, operation: Operation) -> Outcome:
+        try:
+            outcome = self.adapter.execute(operation)
+        except Exception as error:
+            fault = Violation(ENGINE_FAULT, f"{operation!r} raised {type(error).__name__}: {error}")
+            raise InvariantViolated([fault]) from error
+        if isinstance(operation, Progress):
+            return Outcome(None, outcome.refusal, outcome.evicted, outcome.counters)
+        return outcome
+
+    def _observe(self, before: Snapshot, actual: Outcome, after: Snapshot) -> list[Violation]:
+        violations: list[Violation] = []
+        if actual.refusal is not None:
+            violations += unchanged(before, after)
+            self.monitor.count("refusal-atomic")
+        drained = self.adapter.drain()
+        if drained is not None:
+            violations += self.monitor.observe(*drained)
+        return violations + self.monitor.observe_full(after)
+
+    def _read_back(self) -> None:
+        payload = self._payload
+        payload.settle()
+        if self._twin is None:
+            return
+        name = "token-exact-truncation" if self._last_cut else "no-stale-read"
+        try:
+            violations = self._twin.compare(self.snapshot, name)
+        except Exception as error:
+            fault = Violation(ENGINE_FAULT, f"reading back raised {type(error).__name__}: {error}")
+            raise InvariantViolated([fault]) from error
+        self._last_cut = False
+        for judged in ("no-stale-read", "cow-isolation", "token-exact-truncation"):
+            self.monitor.count(judged, premise=bool(self.snapshot.pages))
+        self._require(violations)
+
+    # -- helpers -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _payload(self) -> PayloadAdapter:
+        return cast("PayloadAdapter", self.adapter)
+
+    def _payload_twin(self) -> PayloadTwin | None:
+        if self.setting.depth is Depth.LEDGER:
+            return None
+        from kvcrucible.fuzz.adapters.registry import PAYLOAD_GEOMETRY
+        from kvcrucible.fuzz.content import Content
+        from kvcrucible.fuzz.payload import PayloadTwin
+
+        return PayloadTwin(self.setting, self._payload, Content(PAYLOAD_GEOMETRY))
+
+    def _model_tokens(self) -> dict[int, Tokens]:
+        return {
+            owner: self.model.tokens(owner)
+            for owner in [*self.model.sequences(), *self.model.continuations()]
+        }
+
+    def _count(self, operation: Operation, outcome: Outcome) -> None:
+        self.tally.operations[type(operation).__name__] += 1
+        if outcome.refusal is not None:
+            self.tally.refusals[outcome.refusal.value] += 1
+        value = outcome.value
+        waiting = value.waiting if isinstance(value, Scheduled) else value
+        if isinstance(waiting, Waiting):
+            self.tally.waits[waiting.kind.value] += 1
+        self.tally.modes.update(admitted.mode.value for admitted in coverage.admissions(value))
+
+    @staticmethod
+    def _require(violations: list[Violation]) -> None:
+        if violations:
+            raise InvariantViolated(violations)
