@@ -30,8 +30,8 @@ class Monitor:
     ``checkers`` are fresh instances (``registry.checkers()``); temporal ones remember.  Call :meth:`observe_full` once
     at the start, then :meth:`observe` after each operation and :meth:`observe_full` at intervals and at the end.
     Without ``reports_touched`` (an engine that has no touched sets) call :meth:`observe_full` alone: each step is then
-    found by comparing with the snapshot before.  Both return every violation and raise nothing; after one, the shadow follows
-    the engine, so a caller that goes on sees follow-up violations too.  Mutates none of its arguments.
+    found by comparing with the snapshot before.  Both return every violation and raise nothing; after one, the shadow
+    follows the engine, so a caller that goes on sees follow-up violations too.  Mutates none of its arguments.
     """
 
     def __init__(self, checkers: Iterable[Checker], *, reports_touched: bool = True) -> None:

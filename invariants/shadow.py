@@ -18,10 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from kvcrucible.contract.snapshot import KEYED_PARTS, CheckpointState, PageState, Snapshot, Touched
 from kvcrucible.invariants.checker import Scope
+
+_Name: TypeAlias = tuple[str, Hashable]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +83,9 @@ class Shadow:
             self._holders[page.pool, page.device] = page.page
         for checkpoint in snapshot.checkpoints.values():
             self._index_checkpoint(checkpoint)
-        for owner in (*snapshot.sequences.values(), *snapshot.continuations.values()):
-            for name in _owner_names(owner):
-                self._names.add(name, _owner_id(owner))
+        for owner in (*snapshot.sequences, *snapshot.continuations):
+            for name in _names_of(snapshot, owner):
+                self._names.add(name, owner)
 
     # -- reading a step ------------------------------------------------------------------------------------------------
 
@@ -94,7 +96,7 @@ class Shadow:
         """
         state = self.state
         before, after = Snapshot(state.pools, queue=state.queue), Snapshot(partial.pools, queue=partial.queue)
-        scope = Scope(**{name: getattr(touched, name) for name in Touched.__slots__})
+        scope = Scope(*[getattr(touched, name) for name in Touched.__slots__])
         for part in KEYED_PARTS:
             ids = _touched_ids(touched, part)
             if ids:
@@ -165,42 +167,48 @@ class Shadow:
 
     def _related(self, before: Snapshot, after: Snapshot, scope: Scope) -> None:
         """Add owners and all that hangs on them."""
-        owners: set[int] = {key[0] for key in scope.spaces} | scope.sequences | scope.continuations
-        owners.update(key[0] for key in scope.starts)
-        owners.update(key[0] for key in scope.displaced)
         checkpoints = set(scope.checkpoints)
         for page in scope.pages & self._checkpoints_by_page.ids.keys():
             checkpoints.update(self._checkpoints_by_page.get(page))
         self._view("checkpoints", checkpoints - scope.checkpoints, before, after)
         self._view("units", self.state.units.keys() - scope.units, before, after)
+        owners = scope.sequences | scope.continuations
+        owners.update([owner for owner, _ in (*scope.spaces, *scope.starts, *scope.displaced)])
         rows: set[int] = set()
         for side in (before, after):
-            owners.update(checkpoint.owner for checkpoint in side.checkpoints.values())
-            owners.update(row.sequence for row in side.rows.values() if row.sequence is not None)
+            owners.update([checkpoint.owner for checkpoint in side.checkpoints.values()])
+            owners.update([row.sequence for row in side.rows.values() if row.sequence is not None])
             for unit in side.units.values():
-                owners.update(owner for owner, _, _ in unit.work)
-                rows.update(row for row, _ in unit.frozen)
-        for side in (before, after):
-            for key in scope.sequences | scope.continuations:
-                for owner in (side.sequences.get(key), side.continuations.get(key)):
-                    if owner is not None:
-                        for name in _owner_names(owner):
-                            owners.update(self._names.get(name))
+                owners.update([owner for owner, _, _ in unit.work])
+                rows.update([row for row, _ in unit.frozen])
+        for names in self._changed_names(before, after, scope).values():
+            for name in names:
+                owners.update(self._names.get(name))
         self._view("sequences", owners - scope.sequences, before, after)
         self._view("continuations", owners - scope.continuations, before, after)
-        pools = range(len(after.pools))
-        spaces = {(owner, pool) for owner in owners for pool in pools}
+        spaces = {(owner, pool) for pool in range(len(after.pools)) for owner in owners}
         self._view("spaces", spaces - scope.spaces, before, after)
         for side in (before, after):
-            rows.update(sequence.row for sequence in side.sequences.values())
+            rows.update([sequence.row for sequence in side.sequences.values()])
         self._view("rows", rows - scope.rows, before, after)
-        for owner_id in owners:
-            checkpoints.update(self._checkpoints_by_owner.get(owner_id))
-        self._view("checkpoints", checkpoints - scope.checkpoints, before, after)
-        # The prefix index has no ids of its own among the touched: its entries go with the checkpoints'.
-        self._view("findable", checkpoints - scope.checkpoints, before, after)
-        pages = {checkpoint.page for side in (before, after) for checkpoint in side.checkpoints.values()}
-        self._view("pages", pages - scope.pages, before, after)
+        marked = self._checkpoints_by_owner
+        for owner in owners & marked.ids.keys():
+            checkpoints.update(marked.get(owner))
+        if checkpoints:
+            self._view("checkpoints", checkpoints - scope.checkpoints, before, after)
+            # The prefix index has no ids of its own among the touched: its entries go with the checkpoints'.
+            self._view("findable", checkpoints - scope.checkpoints, before, after)
+            pages = {checkpoint.page for side in (before, after) for checkpoint in side.checkpoints.values()}
+            self._view("pages", pages - scope.pages, before, after)
+
+    def _changed_names(self, before: Snapshot, after: Snapshot, scope: Scope) -> dict[int, set[_Name]]:
+        """Return what touched owners are called now, of those that are called otherwise than before."""
+        changed = {}
+        for key in scope.sequences | scope.continuations:
+            names = _names_of(after, key)
+            if names != _names_of(before, key):
+                changed[key] = names
+        return changed
 
     def _other_holders(self, before: Snapshot, after: Snapshot, scope: Scope) -> None:
         """Add the page that already has the physical page of a new or moved lease."""
@@ -233,7 +241,19 @@ class Shadow:
             known.update(now)
             for key in getattr(step.before, part).keys() - now.keys():
                 del known[key]
-        self.state = Snapshot(step.after.pools, *(getattr(state, part) for part in KEYED_PARTS), step.after.queue)
+        # Written out: dataclasses.replace costs as much as the rest of a small step.
+        self.state = Snapshot(
+            step.after.pools,
+            state.pages,
+            state.spaces,
+            state.sequences,
+            state.continuations,
+            state.checkpoints,
+            state.findable,
+            state.rows,
+            state.units,
+            step.after.queue,
+        )
 
     def _reindex(self, step: Step) -> None:
         before, after, scope = step.before, step.after, step.scope
@@ -250,14 +270,11 @@ class Shadow:
                 self._checkpoints_by_page.remove(old.page, key)
             if (new := after.checkpoints.get(key)) is not None:
                 self._index_checkpoint(new)
-        for ids, part in ((scope.sequences, "sequences"), (scope.continuations, "continuations")):
-            for key in ids:
-                if (past := getattr(before, part).get(key)) is not None:
-                    for name in _owner_names(past):
-                        self._names.remove(name, key)
-                if (present := getattr(after, part).get(key)) is not None:
-                    for name in _owner_names(present):
-                        self._names.add(name, key)
+        for key, names in self._changed_names(before, after, scope).items():
+            for name in _names_of(before, key):
+                self._names.remove(name, key)
+            for name in names:
+                self._names.add(name, key)
 
     def _index_checkpoint(self, checkpoint: CheckpointState) -> None:
         self._checkpoints_by_owner.add(checkpoint.owner, checkpoint.checkpoint)
@@ -280,12 +297,14 @@ def _moved(scope: Scope) -> list[tuple[PageState, PageState]]:
     return [(was, now) for was, now in scope.kept if was.device != now.device or was.pool != now.pool]
 
 
-def _owner_id(owner: Any) -> int:
-    return int(owner.sequence if hasattr(owner, "sequence") else owner.continuation)
-
-
-def _owner_names(owner: Any) -> list[tuple[str, Hashable]]:
+def _names_of(snapshot: Snapshot, owner: int) -> set[_Name]:
     """What no two owners of one kind may have in common: a session key, and for sequences a row."""
-    kind = "sequence" if hasattr(owner, "sequence") else "continuation"
-    names: list[tuple[str, Hashable]] = [] if owner.session is None else [(kind, owner.session)]
-    return [*names, ("row", owner.row)] if kind == "sequence" else names
+    names: set[_Name] = set()
+    sequence, continuation = snapshot.sequences.get(owner), snapshot.continuations.get(owner)
+    if sequence is not None:
+        names.add(("row", sequence.row))
+        if sequence.session is not None:
+            names.add(("active session", sequence.session))
+    if continuation is not None and continuation.session is not None:
+        names.add(("retained session", continuation.session))
+    return names

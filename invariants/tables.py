@@ -94,8 +94,11 @@ class RowUnique(Checker):
         )
 
     def _sessions(self, kind: str, sessions: list[str | None]) -> Iterator[Violation]:
-        for session, holders in Counter(sessions).items():
-            if session is not None and holders > 1:
+        named = [session for session in sessions if session is not None]
+        if len(set(named)) == len(named):
+            return
+        for session, holders in Counter(named).items():
+            if holders > 1:
                 yield self.mismatch(f"session {session!r}, {kind}", holders, "at most 1")
 
 

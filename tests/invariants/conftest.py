@@ -1,9 +1,10 @@
-"""Sound snapshots to judge and to corrupt: a random walk on the engine, with the full snapshot on both sides of each step."""
+"""Sound snapshots to judge and to corrupt: a random walk on the engine, with full snapshots around each step."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
@@ -42,10 +43,8 @@ class Walker:
         """Yield ``count`` steps, refused ones too."""
         before = snapshot(self.engine)
         for _ in range(count):
-            try:
+            with suppress(Refusal):
                 self._operate()
-            except Refusal:
-                pass
             partial, touched = drain(self.engine)
             after = snapshot(self.engine)
             yield WalkStep(before, after, partial, touched)
@@ -76,7 +75,9 @@ class Walker:
     def _submit(self) -> None:
         pick = self.random
         prompt = run(pick.randrange(3), 0, pick.randint(1, 20))
-        self.engine.submit(prompt, pick.randint(0, 12), pick.choice([None, "a", "b", "c"]), pick.random() < 0.3)
+        self.engine.submit(
+            prompt, pick.randint(0, 12), pick.choice([None, "a", "b", "c"]), pick.random() < 0.3
+        )
 
     def _begin(self) -> None:
         idle = [key for key, record in self.engine.sequences.items() if record.unit is None]
@@ -88,7 +89,10 @@ class Walker:
         if record.prefilling:
             return Prefill(sequence, self.random.randint(1, record.prompt - record.frontier))
         self.written += 1
-        return Append(sequence, run(self.written, 0, self.random.randint(1, max(1, min(6, record.limit - record.frontier)))))
+        return Append(
+            sequence,
+            run(self.written, 0, self.random.randint(1, max(1, min(6, record.limit - record.frontier)))),
+        )
 
     def _end(self) -> None:
         if self.engine.units:

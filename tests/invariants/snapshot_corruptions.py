@@ -38,7 +38,9 @@ def put(snapshot: Snapshot, part: str, key: Any, entry: Any) -> Snapshot:
     return replace(snapshot, **{part: entries})
 
 
-def _change(part: str, where: Callable[[Any, Snapshot], bool], change: Callable[[Any, Snapshot], Any]) -> Corruption:
+def _change(
+    part: str, where: Callable[[Any, Snapshot], bool], change: Callable[[Any, Snapshot], Any]
+) -> Corruption:
     def corrupt(snapshot: Snapshot, random: Random) -> Snapshot | None:
         fitting = [key for key, entry in getattr(snapshot, part).items() if where(entry, snapshot)]
         if not fitting:
@@ -111,7 +113,9 @@ _define(
     "pages",
     lambda p, s: replace(p, device=s.pools[p.pool].capacity),
 )
-_define("references_too_many", "refcount-exact", "pages", lambda p, _: replace(p, references=p.references + 1))
+_define(
+    "references_too_many", "refcount-exact", "pages", lambda p, _: replace(p, references=p.references + 1)
+)
 _define("references_too_few", "refcount-exact", "pages", lambda p, _: replace(p, references=p.references - 1))
 _define("page_dropped", "refcount-exact", "pages", lambda p, _: None)
 
@@ -162,9 +166,7 @@ _define(
     "spaces",
     lambda space, s: replace(space, frontier=space.frontier - 1, provisional=space.frontier - 1),
     lambda space, s: (
-        bool(space.pages)
-        and space.frontier == space.provisional
-        and s.pages[space.pages[-1]].references > 1
+        bool(space.pages) and space.frontier == space.provisional and s.pages[space.pages[-1]].references > 1
     ),
 )
 _define(
@@ -174,11 +176,28 @@ _define(
     lambda p, _: replace(p, epoch=p.epoch + 1),
     lambda p, _: p.references > 1,
 )
-_define("checkpoint_beyond_owner", "protected-prefix", "checkpoints", lambda c, _: replace(c, frontier=c.frontier + 99))
+_define(
+    "checkpoint_beyond_owner",
+    "protected-prefix",
+    "checkpoints",
+    lambda c, _: replace(c, frontier=c.frontier + 99),
+)
 _define("checkpoint_of_nobody", "protected-prefix", "checkpoints", lambda c, _: replace(c, owner=9_999))
-_define("checkpoint_on_other_page", "protected-prefix", "checkpoints", lambda c, _: replace(c, page=c.page + 9_999))
-_define("checkpoint_of_old_epoch", "protected-prefix", "checkpoints", lambda c, _: replace(c, epoch=c.epoch + 1))
-_define("checkpoint_of_wrong_columns", "protected-prefix", "checkpoints", lambda c, _: replace(c, columns=c.columns + 1))
+_define(
+    "checkpoint_on_other_page",
+    "protected-prefix",
+    "checkpoints",
+    lambda c, _: replace(c, page=c.page + 9_999),
+)
+_define(
+    "checkpoint_of_old_epoch", "protected-prefix", "checkpoints", lambda c, _: replace(c, epoch=c.epoch + 1)
+)
+_define(
+    "checkpoint_of_wrong_columns",
+    "protected-prefix",
+    "checkpoints",
+    lambda c, _: replace(c, columns=c.columns + 1),
+)
 _define(
     "protected_page_rewritten",
     "protected-prefix",
@@ -189,9 +208,25 @@ _define(
 
 # -- frontiers ---------------------------------------------------------------------------------------------------------
 
-_define("frontier_beyond_provisional", "frontier-bounds", "spaces", lambda s, _: replace(s, frontier=s.provisional + 1))
-_define("provisional_without_unit", "frontier-bounds", "spaces", lambda s, _: replace(s, provisional=s.provisional + 1), lambda s, state: not _in_flight(s, state))
-_define("limit_passed", "frontier-bounds", "sequences", lambda q, s: replace(q, limit=s.spaces[q.sequence, 0].provisional - 1))
+_define(
+    "frontier_beyond_provisional",
+    "frontier-bounds",
+    "spaces",
+    lambda s, _: replace(s, frontier=s.provisional + 1),
+)
+_define(
+    "provisional_without_unit",
+    "frontier-bounds",
+    "spaces",
+    lambda s, _: replace(s, provisional=s.provisional + 1),
+    lambda s, state: not _in_flight(s, state),
+)
+_define(
+    "limit_passed",
+    "frontier-bounds",
+    "sequences",
+    lambda q, s: replace(q, limit=s.spaces[q.sequence, 0].provisional - 1),
+)
 _define("columns_short", "frontier-bounds", "pages", lambda p, _: replace(p, committed=p.committed - 1))
 _define("columns_beyond", "frontier-bounds", "pages", lambda p, _: replace(p, committed=p.committed + 1))
 _define(
@@ -225,7 +260,12 @@ _define(
     "findable",
     lambda f, _: replace(f, tokens=concat(f.tokens, run(77, 0, 3))),
 )
-_define("identity_of_other_tenant", "exact-prefix-identity", "findable", lambda f, _: replace(f, identity=Identity("x")))
+_define(
+    "identity_of_other_tenant",
+    "exact-prefix-identity",
+    "findable",
+    lambda f, _: replace(f, identity=Identity("x")),
+)
 _define("identity_lost", "exact-prefix-identity", "findable", lambda f, _: None)
 _define("identity_outlives_checkpoint", "exact-prefix-identity", "checkpoints", lambda c, _: None)
 
@@ -238,7 +278,13 @@ def identity_from_nowhere(snapshot: Snapshot, random: Random) -> Snapshot | None
 
 # -- tables ------------------------------------------------------------------------------------------------------------
 
-_define("row_short", "table-mirror", "rows", lambda r, _: replace(r, entries=r.entries[:-1]), lambda r, _: bool(r.entries))
+_define(
+    "row_short",
+    "table-mirror",
+    "rows",
+    lambda r, _: replace(r, entries=r.entries[:-1]),
+    lambda r, _: bool(r.entries),
+)
 _define(
     "row_with_hole",
     "table-mirror",
@@ -293,7 +339,13 @@ def session_of_two(snapshot: Snapshot, random: Random) -> Snapshot | None:
     return put(snapshot, "sequences", others[0].sequence, replace(others[0], session=named[0].session))
 
 
-_define("row_of_nobody", "row-unique", "rows", lambda r, _: replace(r, sequence=9_999), lambda r, _: r.sequence is None)
+_define(
+    "row_of_nobody",
+    "row-unique",
+    "rows",
+    lambda r, _: replace(r, sequence=9_999),
+    lambda r, _: r.sequence is None,
+)
 _define("row_taken_away", "row-unique", "rows", lambda r, _: None, lambda r, _: r.sequence is not None)
 _define(
     "frozen_row_rewritten",
@@ -358,4 +410,9 @@ def active_and_retained(snapshot: Snapshot, random: Random) -> Snapshot | None:
         return None
     sequence = random.choice(list(snapshot.sequences.values()))
     kept = random.choice(list(snapshot.continuations.values()))
-    return put(snapshot, "continuations", sequence.sequence, replace(kept, continuation=sequence.sequence, session=None))
+    return put(
+        snapshot,
+        "continuations",
+        sequence.sequence,
+        replace(kept, continuation=sequence.sequence, session=None),
+    )

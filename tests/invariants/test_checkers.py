@@ -1,4 +1,4 @@
-"""Every checker is silent on sound states, fires on its own corruption, and its step check agrees with its full check."""
+"""Every checker is silent on sound states and fires on its own corruption; step checks agree with full checks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 from snapshot_corruptions import CORRUPTIONS, put
+
 from kvcrucible.contract.snapshot import Snapshot
 from kvcrucible.invariants.checker import Checker
 from kvcrucible.invariants.monitor import Monitor, differences
@@ -42,7 +43,9 @@ def test_sound_runs_are_clean_fully_reported_and_not_vacuous(walk, seed):
         assert monitor.observe(step.partial, step.touched) == []
         if number % 3 == 0:
             assert monitor.observe_full(step.after) == []
-    assert {name for name, tally in monitor.tallies.items() if tally.premises < 10} <= {"no-leak-at-quiescence"}
+    assert {name for name, tally in monitor.tallies.items() if tally.premises < 10} <= {
+        "no-leak-at-quiescence"
+    }
     assert monitor.tallies["no-leak-at-quiescence"].premises
 
 
@@ -122,9 +125,9 @@ def test_a_lease_given_out_again_under_an_old_generation_is_found(walk):
 def test_a_lease_that_goes_on_keeps_its_generation(walk):
     state = step_with(walk, lambda s: s.pages and not s.units)
     page = next(iter(state.pages.values()))
-    assert fired_in_step(state, put(state, "pages", page.page, replace(page, generation=page.generation + 1))) == {
-        "stale-handle-refused"
-    }
+    assert fired_in_step(
+        state, put(state, "pages", page.page, replace(page, generation=page.generation + 1))
+    ) == {"stale-handle-refused"}
 
 
 def test_an_engine_without_generations_is_passed_over(walk):
@@ -152,7 +155,9 @@ def test_a_selected_space_and_a_unit_must_not_change_in_flight(walk):
     unit = next(iter(state.units.values()))
     key = (unit.work[0][0], 1)
     space = state.spaces[key]
-    assert "unit-frozen" in fired_in_step(state, put(state, "spaces", key, replace(space, pages=space.pages[:-1])))
+    assert "unit-frozen" in fired_in_step(
+        state, put(state, "spaces", key, replace(space, pages=space.pages[:-1]))
+    )
     longer = replace(unit, work=((unit.work[0][0], unit.work[0][1], unit.work[0][2] + 1), *unit.work[1:]))
     assert "unit-frozen" in fired_in_step(state, put(state, "units", unit.unit, longer))
 
