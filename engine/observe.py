@@ -19,6 +19,7 @@ from kvcrucible.contract.snapshot import (
     UnitState,
 )
 from kvcrucible.engine.engine import Engine
+from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.pool import generation_of
 from kvcrucible.engine.records import Continuation, Mark, Sequence
 from kvcrucible.engine.space import AddressSpace
@@ -32,7 +33,7 @@ def snapshot(engine: Engine) -> Snapshot:
     ]
     return Snapshot(
         pools=_pools(engine),
-        pages={page: _page(engine, page) for page in engine.ledger.live},
+        pages={page: _page(held) for page, held in engine.ledger.live.items()},
         spaces={
             (_id(holder), space.pool): _space(_id(holder), space, _provisional(engine, holder, space))
             for holder in holders
@@ -89,7 +90,7 @@ def partial_snapshot(engine: Engine, touched: Touched) -> Snapshot:
             spaces[owner, pool] = _space(owner, space, _provisional(engine, holder, space))
     return Snapshot(
         pools=_pools(engine),
-        pages={page: _page(engine, page) for page in touched.pages if page in live},
+        pages={page: _page(held) for page in touched.pages if (held := live.get(page)) is not None},
         spaces=spaces,
         sequences={s: _sequence(engine.sequences[s]) for s in touched.sequences if s in engine.sequences},
         continuations={
@@ -133,11 +134,15 @@ def _pools(engine: Engine) -> tuple[PoolState, ...]:
     )
 
 
-def _page(engine: Engine, page: int) -> PageState:
-    held = engine.ledger.live[page]
-    lease = held.lease
+def _page(held: LogicalPage) -> PageState:
     return PageState(
-        page, held.pool, held.epoch, held.committed, held.references, held.device, generation_of(lease)
+        held.page,
+        held.pool,
+        held.epoch,
+        held.committed,
+        held.references,
+        held.device,
+        generation_of(held.lease),
     )
 
 

@@ -13,23 +13,20 @@ class LogicalPage:
 
     ``references`` counts the address spaces that hold the page.  With one the holder may write beyond
     ``committed``; with more the page is full and nobody writes it.  ``epoch`` rises when committed columns are
-    taken back, so that whoever remembers (page, epoch) can tell that the content is not what it was.
+    taken back, so that whoever remembers (page, epoch) can tell that the content is not what it was.  ``device`` is the
+    physical page that holds the device replica: the one that ``lease`` names.
     """
 
-    __slots__ = ("committed", "epoch", "lease", "page", "pool", "references")
+    __slots__ = ("committed", "device", "epoch", "lease", "page", "pool", "references")
 
     def __init__(self, page: int, pool: int, lease: Lease) -> None:
         self.page = page
         self.pool = pool
         self.lease = lease
+        self.device = page_of(lease)
         self.epoch = 0
         self.committed = 0
         self.references = 1
-
-    @property
-    def device(self) -> int:
-        """The physical page that holds the device replica."""
-        return page_of(self.lease)
 
 
 class PageLedger:
