@@ -1,0 +1,192 @@
+"""``kvcrucible replay``: a recorded trace drives the control plane, every step judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from kvcrucible.contract.errors import ExitStatus, InputError
+
+if TYPE_CHECKING:
+    from kvcrucible.perf.traces.request import TraceRequest
+
+    from kvcrucible.perf.replay_figures import Figures
+
+PAGE_SIZES = (16, 64)
+
+#: Largest pool that a replay builds; its lists take some 100 bytes a page.
+MAX_REPLAY_PAGES = 4_000_000
+
+#: Most rows of the block table; every decode round looks at each.
+MAX_CONCURRENCY = 4_096
+
+
+def register(app: typer.Typer) -> None:
+    """Add the ``replay`` command to ``app``."""
+    app.command("replay")(replay)
+
+
+def replay(
+    trace: Path = typer.Argument(
+        ..., help="Trace: normalised or Mooncake JSONL, or Azure CSV; plain or gzip."
+    ),
+    capacity_pages: int = typer.Option(
+        20_000, "--capacity-pages", min=1, max=MAX_REPLAY_PAGES, help="Pages in the pool."
+    ),
+    page_size: int = typer.Option(64, "--page-size", help="Tokens in a page: 16 or 64."),
+    limit: int | None = typer.Option(
+        None, "--limit", min=1, help="Stop after this many requests of the file."
+    ),
+    seed: int = typer.Option(
+        0, "--seed", min=0, help="Seed of the order in which active sequences take turns."
+    ),
+    concurrency: int = typer.Option(
+        32, "--concurrency", min=1, max=MAX_CONCURRENCY, help="Requests queued or active at a time."
+    ),
+    prefill_chunk: int = typer.Option(8192, "--prefill-chunk", min=1, help="Most prompt tokens in one unit."),
+    decode_run: int = typer.Option(
+        256, "--decode-run", min=1, help="Most tokens that a sequence decodes in one unit."
+    ),
+    max_context: int | None = typer.Option(
+        None, "--max-context", min=1, help="Most positions of one sequence; by default what the pool holds."
+    ),
+    full_every: int = typer.Option(
+        10_000,
+        "--full-every",
+        min=1,
+        help="Check the whole state after every this many operations, and at the end.",
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Write the figures as JSON; no progress bar."),
+) -> None:
+    """Drive the control plane by a real trace: prefix sharing, retention, admission; every step is checked.
+
+    Requests come in order of arrival, as fast as --concurrency allows.  Status 1 on a broken invariant.
+    """
+    from kvcrucible.perf.replay import Replay
+    from kvcrucible.perf.replay_settings import ReplaySettings
+
+    if page_size not in PAGE_SIZES:
+        raise InputError(f"--page-size {page_size}: use 16 or 64")
+    settings = ReplaySettings(
+        capacity_pages, page_size, concurrency, prefill_chunk, decode_run, max_context, full_every, seed
+    )
+    requests = _requests(trace, limit)
+    with _progress(len(requests), quiet=as_json) as advance:
+        figures = Replay(requests, settings, advance).run()
+    _report(figures, trace, len(requests), settings.capacity_pages, page_size, as_json)
+    if not figures.held:
+        raise typer.Exit(ExitStatus.VIOLATION)
+    if figures.cut_short:
+        raise typer.Exit(ExitStatus.INTERRUPTED)
+
+
+def _requests(trace: Path, limit: int | None) -> list[TraceRequest]:
+    """Read the whole trace first, so that a bad last line shows before the work and not after it."""
+    from kvcrucible.perf.traces import open_trace
+
+    requests = list(open_trace(trace, limit=limit))
+    if not requests:
+        raise InputError(f"{trace}: no request in it")
+    # Stable: requests that arrive together stay in the order of the file.
+    return sorted(requests, key=lambda request: request.arrival_s)
+
+
+@contextmanager
+def _progress(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """Show a bar of requests on a terminal's standard error; yield what sets it."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from kvcrucible.cli.console import stderr_console
+
+    console = stderr_console()
+    columns = (
+        TextColumn("replay"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("requests"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    hidden = quiet or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task("replay", total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _report(
+    figures: Figures, trace: Path, total: int, capacity_pages: int, page_size: int, as_json: bool
+) -> None:
+    from kvcrucible.cli.console import console, print_json, safe, stderr_console
+
+    if as_json:
+        print_json(
+            figures.to_plain()
+            | {
+                "trace": trace.name,
+                "trace_requests": total,
+                "capacity_pages": capacity_pages,
+                "page_size": page_size,
+            }
+        )
+    else:
+        from rich.table import Table
+
+        table = Table(title=f"Replay of {safe(trace.name)}", title_justify="left", pad_edge=False)
+        table.add_column("figure")
+        table.add_column("value", justify="right")
+        for name, value in _rows(figures, total, capacity_pages, page_size):
+            table.add_row(name, value)
+        console().print(table)
+    errors = stderr_console()
+    if figures.failure is not None:
+        errors.print(f"[bold red]VIOLATION[/bold red] {safe(str(figures.failure))}", soft_wrap=True)
+    elif figures.cut_short:
+        errors.print("[yellow]interrupted: the figures are cut short[/yellow]")
+
+
+def _rows(figures: Figures, total: int, capacity_pages: int, page_size: int) -> Iterator[tuple[str, str]]:
+    if figures.cut_short:
+        yield "CUT SHORT", f"{figures.requests:,} of {total:,} requests"
+    yield "requests", f"{figures.requests:,}"
+    for mode, times in figures.admitted.items():
+        yield f"  admitted, {mode}", f"{times:,}"
+    for kind, times in figures.refused.items():
+        yield f"  refused, {kind}", f"{times:,}"
+    if not figures.refused:
+        yield "  refused", "0"
+    for kind, times in figures.waits.items():
+        yield f"  rounds in which the head waited, {kind}", f"{times:,}"
+    yield "prompt tokens", f"{figures.prompt_tokens:,}"
+    yield "  hit", f"{figures.hit_tokens:,}"
+    yield "  hit ratio", f"{figures.hit_ratio:.1%}"
+    yield "  ideal hit ratio, whole blocks", f"{figures.ideal_block_hit_ratio:.1%}"
+    yield "  ideal hit ratio, token for token", f"{figures.ideal_hit_ratio:.1%}"
+    yield "appended tokens", f"{figures.appended_tokens:,}"
+    yield "page grants", f"{figures.page_grants:,}"
+    yield "peak leased pages", f"{figures.peak_leased_pages:,} of {capacity_pages:,} (of {page_size} tokens)"
+    yield "evictions", f"{figures.evictions:,}"
+    yield "allocator calls", f"{figures.allocator_calls:,}"
+    yield "page copies", f"{figures.page_copies:,}"
+    yield "operations", f"{figures.operations:,}"
+    yield "  steps checked", f"{figures.step_checks:,}"
+    yield "  full checks", f"{figures.full_checks:,}"
+    idle = [name for name, premises in figures.judged.items() if not premises]
+    yield (
+        "  invariants with something to judge",
+        f"{len(figures.judged) - len(idle)} of {len(figures.judged)}",
+    )
+    yield "violations", str(0 if figures.failure is None else len(figures.failure.violations))
+    yield "CPU seconds", f"{figures.cpu_seconds:.1f}"
+    yield "operations per second", f"{figures.operations_per_second:,.0f}"
