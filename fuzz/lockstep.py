@@ -179,11 +179,13 @@ class LockStep:
         name = "token-exact-truncation" if self._last_cut else "no-stale-read"
         try:
             violations = self._twin.compare(self.snapshot, name)
+            # A row that reads wrong makes attention wrong too; the row is the better report.
+            violations = violations or self._twin.compare_attention(self.snapshot)
         except Exception as error:
             fault = Violation(ENGINE_FAULT, f"reading back raised {type(error).__name__}: {error}")
             raise InvariantViolated([fault]) from error
         self._last_cut = False
-        for judged in ("no-stale-read", "cow-isolation", "token-exact-truncation"):
+        for judged in ("no-stale-read", "cow-isolation", "token-exact-truncation", "kernel-oracle"):
             self.monitor.count(judged, premise=bool(self.snapshot.pages))
         self._require(violations)
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvcrucible.contract.operations import (
     AdmissionMode,
@@ -37,10 +38,14 @@ from kvcrucible.fuzz.content import Content, Rows
 from kvcrucible.fuzz.setting import Setting
 from kvcrucible.invariants.behaviour import rows_equal
 from kvcrucible.invariants.violation import Violation, mismatch
+from kvcrucible.reference.attention import error_budget
 from kvcrucible.reference.contiguous import ContiguousCache
 
 #: Large enough to wreck any sum that it enters, finite in every storage profile.
 HUGE = 1e30
+
+#: Query heads for each KV head, so that the grouping can be got wrong.
+QUERY_GROUP = 2
 
 
 @dataclass(slots=True)
@@ -102,6 +107,43 @@ class PayloadTwin:
             violations += self._compare_rows(owner, stop, before_cut)
             if owner in snapshot.sequences:
                 violations += self._compare_device_row(owner, snapshot)
+        return violations
+
+    def compare_attention(self, snapshot: Snapshot) -> list[Violation]:
+        """Compare the engine's decode attention over all active sequences at once with the float64 oracle, within the
+        budget that the oracle derives; returns the violations, at most one for each layer.
+        """
+        owners = [
+            owner for owner in sorted(self._known & snapshot.sequences.keys()) if self._cache.length(owner)
+        ]
+        if not owners:
+            return []
+        geometry = self._content.geometry
+        shape = (len(owners), geometry.kv_heads * QUERY_GROUP, geometry.head_dim)
+        violations: list[Violation] = []
+        for layer in range(self._adapter.layers):
+            drawn = np.random.default_rng([layer, *map(self._cache.length, owners)]).standard_normal(shape)
+            # Rounded to float32 first: kernel and oracle must be asked about the same numbers.
+            queries = drawn.astype(np.float32).astype(np.float64)
+            answer = self._adapter.attend(owners, layer, queries)
+            if answer is None:
+                return []
+            violations += self._judge_attention(owners, layer, queries, *answer)[:1]
+        return violations
+
+    def _judge_attention(
+        self, owners: list[int], layer: int, queries: Rows, out: Rows, lse: NDArray[np.float64]
+    ) -> list[Violation]:
+        violations = []
+        for index, owner in enumerate(owners):
+            last = np.array([self._cache.length(owner) - 1])
+            oracle = self._cache.attend(owner, layer, queries[index : index + 1], last)
+            budget = error_budget(oracle, self._page_size)
+            if not budget.admits(oracle, out[index : index + 1], lse[index : index + 1]):
+                where = f"decode attention of sequence {owner} at {last[0]}, layer {layer}"
+                found = f"{out[index].tolist()}, lse {lse[index].tolist()}"
+                due = f"{oracle.out[0].tolist()}, lse {oracle.lse[0].tolist()} within the oracle's budget"
+                violations.append(mismatch("kernel-oracle", where, found, due))
         return violations
 
     def _compare_rows(self, owner: int, stop: int, name: str) -> list[Violation]:

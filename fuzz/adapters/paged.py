@@ -16,6 +16,11 @@ from kvcrucible.engine.streams import ImmediateStream, SimulatedStream
 from kvcrucible.fuzz.setting import Setting, token_hash
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
     from kvcrucible.engine.storage.torch_storage import TorchStorage
     from kvcrucible.fuzz.content import Rows
 
@@ -78,6 +83,21 @@ class PagedPayloadAdapter(PagedAdapter):
                 layer, self.engine.cache.continuations[owner].spaces[0].devices(), 0, stop
             )
         return k.double().numpy(), v.double().numpy()
+
+    def attend(
+        self, owners: Sequence[int], layer: int, queries: Rows
+    ) -> tuple[Rows, NDArray[np.float64]] | None:
+        """Return paged decode attention over the device's block tables: one query at each owner's last position."""
+        import torch
+
+        from kvcrucible.engine.kernels.api import paged_attention
+
+        records = [self.engine.sequences[owner] for owner in owners]
+        lengths = [record.frontier for record in records]
+        rows = [record.row for record in records]
+        q = torch.from_numpy(queries).to(torch.float32)
+        out, lse = paged_attention(q, self.storage.layer_view(layer), rows, [1] * len(rows), lengths)
+        return out.double().numpy(), lse.double().numpy()
 
     def device_row(self, sequence: int) -> tuple[int, ...]:
         """Return the device's row; the caller has let all effects take place."""

@@ -6,12 +6,18 @@ out of its :class:`~kvcrucible.contract.capabilities.Capabilities`, with the rea
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.operations import Operation, Outcome
 from kvcrucible.contract.snapshot import Snapshot, Touched
-from kvcrucible.fuzz.content import Rows
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from kvcrucible.fuzz.content import Rows
 
 
 class EngineAdapter(Protocol):
@@ -41,6 +47,14 @@ class PayloadAdapter(EngineAdapter, Protocol):
 
     def read(self, owner: int, layer: int, stop: int) -> tuple[Rows, Rows]:
         """Return the rows ``[stop, Hkv, D]`` of an active or retained sequence; device effects have taken place."""
+
+    def attend(
+        self, owners: Sequence[int], layer: int, queries: Rows
+    ) -> tuple[Rows, NDArray[np.float64]] | None:
+        """Return the engine's own decode attention: (out ``[N, Hq, D]``, lse ``[N, Hq]``) of one query ``[N, Hq,
+        D]`` at the last committed position of each active owner.  None where the engine has no attention of its
+        own.
+        """
 
     def device_row(self, sequence: int) -> tuple[int, ...] | None:
         """Return the device's own block-table row with trailing holes cut off, None where there is none to read."""

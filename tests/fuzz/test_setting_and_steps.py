@@ -1,0 +1,59 @@
+"""Settings and steps are plain data; what is none is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvcrucible.contract.errors import InputError, NotRunError
+from kvcrucible.contract.operations import Fork, Schedule
+from kvcrucible.fuzz.adapters.registry import build
+from kvcrucible.fuzz.setting import Depth, Setting, token_hash
+from kvcrucible.fuzz.steps import ReadBack, RunEffects, step_from_plain, step_to_plain
+
+
+def test_a_setting_survives_plain_data() -> None:
+    setting = Setting(depth=Depth.PAYLOAD, hash_bits=0, lagging=True, profile="BF16")
+    assert Setting.from_plain(setting.to_plain()) == setting
+    assert type(Setting.from_plain(setting.to_plain()).depth) is Depth
+
+
+@pytest.mark.parametrize(
+    ("plain", "message"), [({"colour": 1}, "no field 'colour'"), ({"depth": "deep"}, "unknown depth")]
+)
+def test_what_is_no_setting_is_refused(plain: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Setting.from_plain(plain)
+
+
+@pytest.mark.parametrize("step", [RunEffects(3), ReadBack(), Schedule(), Fork(1, 2, 3)], ids=repr)
+def test_a_step_survives_plain_data(step: Any) -> None:
+    assert step_from_plain(step_to_plain(step)) == step
+
+
+@pytest.mark.parametrize(
+    "plain", [["RunEffects", {}], ["RunEffects", {"count": 1, "more": 2}], ["Nothing", {}], 7, []]
+)
+def test_what_is_no_step_is_refused(plain: Any) -> None:
+    with pytest.raises(InputError):
+        step_from_plain(plain)
+
+
+def test_a_hash_of_no_bits_makes_all_tokens_collide() -> None:
+    assert {token_hash(0)((source, 5)) for source in range(9)} == {0}
+    assert len({token_hash(4)((source, 5)) for source in range(99)}) <= 16
+    assert token_hash(None) is hash
+
+
+def test_an_unknown_engine_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(InputError, match=r"known: .*paged"):
+        build(Setting(engine="mine"))
+
+
+def test_payload_depth_without_torch_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "kvcrucible.engine.storage.torch_storage", None)
+    with pytest.raises(NotRunError, match="torch"):
+        build(Setting(depth=Depth.PAYLOAD))
