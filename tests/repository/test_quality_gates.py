@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -156,5 +157,5 @@ def test_continuous_integration_runs_every_command(repository: Path, tmp_path: P
     makefile = (repository / "Makefile").read_text(encoding="utf-8")
     assert "set -euo pipefail" in text
     for target in ("setup", "lint", "wheel-check", "test", "fuzz"):
-        assert f" make {target}\n" in text
+        assert re.search(rf" make {target}( |$)", text, re.MULTILINE)
         assert f"\n{target}:" in makefile
