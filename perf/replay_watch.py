@@ -23,6 +23,9 @@ ENGINE_RAISED = "engine-raised"
 #: Requests that a message names; a decode round may concern hundreds.
 MAX_NAMED_REQUESTS = 8
 
+#: Violations that a message names; one lost reference count may show on thousands of pages.
+MAX_NAMED_VIOLATIONS = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Subject:
@@ -49,12 +52,14 @@ class OperationFailed(InvariantViolated):
         return type(self), (self.number, self.operation, self.subjects, self.violations)
 
     def __str__(self) -> str:
-        named = ", ".join(map(str, self.subjects[:MAX_NAMED_REQUESTS]))
-        more = len(self.subjects) - MAX_NAMED_REQUESTS
-        about = f" of {named}" if named else ""
-        about += f" and {more} more" if more > 0 else ""
-        found = "; ".join(map(str, self.violations))
-        return f"operation {self.number}, {self.operation}{about}: {found}"
+        about = _listed(self.subjects, MAX_NAMED_REQUESTS, ", ")
+        found = _listed(self.violations, MAX_NAMED_VIOLATIONS, "; ")
+        return f"operation {self.number}, {self.operation}{' of ' if about else ''}{about}: {found}"
+
+
+def _listed(items: Sequence[object], most: int, separator: str) -> str:
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return separator.join(map(str, items[:most])) + more
 
 
 class WatchedEngine:
