@@ -13,6 +13,8 @@ class Capabilities:
 
     ``operations``: names of the operations that it carries out.  ``reserves``: admission reserves the worst case, so an
     admitted sequence always finishes; without it pages are granted on demand and an append may be refused.
+    ``aborts``: a unit can be aborted; without it every unit commits.  ``works_per_unit``: most works in one unit (None:
+    any number), for engines that cannot grant the pages of several sequences together or not at all.
     ``payload``: rows can be written and read back.  ``raw_write``: free and stale bytes can be poisoned.
     ``snapshot_parts``: names of the snapshot's parts that the engine can fill; checkers of others are not run.
     ``unchecked``: what cannot be checked on this engine, in words, one reason each.
@@ -21,6 +23,8 @@ class Capabilities:
     engine: str
     operations: frozenset[str] = frozenset(kind.__name__ for kind in OPERATIONS)
     reserves: bool = True
+    aborts: bool = True
+    works_per_unit: int | None = None
     payload: bool = True
     raw_write: bool = True
     snapshot_parts: frozenset[str] = field(default_factory=lambda: ALL_PARTS)

@@ -33,7 +33,9 @@ class PoolState:
 
 @dataclass(frozen=True, slots=True)
 class PageState:
-    """One logical page: ``committed`` columns, ``references`` from spaces (and units), and its device lease."""
+    """One logical page: ``committed`` columns, ``references`` from spaces (and units), and its device lease; generation
+    −1 where the engine has none to show.
+    """
 
     page: int
     pool: int
@@ -115,11 +117,16 @@ class FindableState:
 
 @dataclass(frozen=True, slots=True)
 class RowState:
-    """One row of the block-table matrix: who leases it and its page ids with trailing holes cut off."""
+    """One row of the block-table matrix: who leases it and its page ids with trailing holes cut off.
+
+    ``inverse``: the engine's own mapping back for this row, (page id, logical block) in order of pages; None where it
+    keeps none.
+    """
 
     row: int
     sequence: int | None
     entries: tuple[int, ...]
+    inverse: tuple[tuple[int, int], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

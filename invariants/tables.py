@@ -12,7 +12,8 @@ from kvcrucible.invariants.violation import Violation
 
 class TableMirror(Checker):
     """Verifies: a leased row maps, in order and without holes, the physical pages of its sequence's Main space, no more
-    and no fewer; a row without a sequence maps nothing.
+    and no fewer; a row without a sequence maps nothing; where the engine also keeps the mapping back from physical
+    pages to logical blocks, it holds the row's pages and no other.
 
     Does not verify: that the device's copy of the table is the same (the payload checks read through it).
     """
@@ -33,6 +34,8 @@ class TableMirror(Checker):
     def check_delta(self, before: Snapshot, after: Snapshot, scope: Scope) -> Iterator[Violation]:
         """Judge the length of every row in view and its changed blocks."""
         for row in after.rows.values():
+            if row.inverse is not None:
+                yield from self._judge_inverse(row, row.inverse)
             if row.sequence is None:
                 if row.entries:
                     yield self.mismatch(f"row {row.row}, not leased", f"entries {row.entries[:8]}", "none")
@@ -40,6 +43,11 @@ class TableMirror(Checker):
             space = after.spaces.get((row.sequence, 0))
             if space is not None:
                 yield from self._judge(after, scope, row, space)
+
+    def _judge_inverse(self, row: RowState, inverse: tuple[tuple[int, int], ...]) -> Iterator[Violation]:
+        due = tuple(sorted((page, block) for block, page in enumerate(row.entries)))
+        if inverse != due:
+            yield self.mismatch(f"row {row.row}, mapping back (page, block)", inverse, due)
 
     def _judge(self, after: Snapshot, scope: Scope, row: RowState, space: SpaceState) -> Iterator[Violation]:
         subject = f"row {row.row} of sequence {row.sequence}"

@@ -300,6 +300,12 @@ _define(
     lambda r, _: len(r.entries) > 1,
 )
 _define(
+    "mapping_back_stale",
+    "table-mirror",
+    "rows",
+    lambda r, _: replace(r, inverse=((3, 0), *((page, block) for block, page in enumerate(r.entries)))),
+)
+_define(
     "row_not_cleared",
     "table-mirror",
     "rows",

@@ -52,6 +52,7 @@ TENSOR_MODULES = (
     "kvcrucible.engine.kernels",
     "kvcrucible.engine.model",
     "kvcrucible.engine.storage.torch_storage",
+    "kvcrucible.fuzz.adapters.torch_paged",
     "kvcrucible.fuzz.content",
     "kvcrucible.fuzz.payload",
     "kvcrucible.perf.generate",
