@@ -1,0 +1,383 @@
+"""Predicts every outcome of every operation: value, refusal, released continuations and counters (DESIGN 4.14).
+
+The engine under test does its book-keeping forwards, with free lists, reference counts and stored counters.  This model
+does it backwards: it carries an operation out on a copy of its books and then looks whether the copy still adds up.
+"Making room" is literally that: the copy with no continuation released, with one, with two, … until the pages suffice.
+Refusals are the rows of ``contract.semantics``, and each counted change is asserted to be what its formulas say.
+
+Verifies: who is refused and why, who is admitted and how, what is released, what the counters are.
+Does not verify: which physical page or row is used, when device effects complete, what is stored in a page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from kvcrucible.contract.capabilities import Capabilities
+from kvcrucible.contract.config import EngineConfig
+from kvcrucible.contract.errors import RefusalKind
+from kvcrucible.contract.operations import (
+    AdmissionMode,
+    Admitted,
+    BeginUnit,
+    Cancel,
+    Checkpoint,
+    EndUnit,
+    Finish,
+    Fork,
+    Lookup,
+    Operation,
+    Outcome,
+    Pin,
+    Progress,
+    Release,
+    Schedule,
+    Scheduled,
+    Submit,
+    Truncate,
+    TryAdmit,
+    Value,
+    Waiting,
+    WaitingKind,
+)
+from kvcrucible.contract.semantics import Facts, Row, refusals
+from kvcrucible.contract.tokens import count
+from kvcrucible.reference import acts
+from kvcrucible.reference.books import Books, Entry
+from kvcrucible.reference.inspection import Inspection
+
+#: Something that changes books and returns the operation's value.
+Act: TypeAlias = Callable[[Books], Value]
+
+#: Operations and works with the facts by which the table judges them.
+Judged: TypeAlias = list[tuple[type, Facts]]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One way to carry out an operation that takes pages; the ``protected`` continuation is not released for it."""
+
+    act: Act
+    protected: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How an operation that may lack pages is judged, and its choices, best first; the first that fits is taken."""
+
+    judged: Judged
+    choices: list[Choice]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Books in which some continuations were released and then an act took ``need`` of ``available`` free pages."""
+
+    books: Books
+    value: Value
+    need: int
+    available: int
+
+
+class AccountingModel(Inspection):
+    """The expected behaviour of one engine of one pool.
+
+    ``capabilities`` (default: everything) say which operations exist and whether admission reserves the worst case.
+    Where it does not, ``BeginUnit`` takes pages from free and truncated pages go back there.  Where there is no
+    ``Release``, nothing is retained and nothing released.  Raises ``BadArgument`` for more than one pool.
+    """
+
+    def __init__(self, config: EngineConfig, capabilities: Capabilities | None = None) -> None:
+        self.config = config
+        self.capabilities = capabilities if capabilities is not None else Capabilities("reference")
+        self.books = Books(config, self.capabilities.reserves)
+
+    def predict(self, operation: Operation) -> Outcome:
+        """Carry the operation out on the model; a refused one changes nothing.
+
+        When device effects complete is not known here: ``Progress`` has the value None.  Raises ``ValueError`` for an
+        operation that the engine does not offer.
+        """
+        if type(operation).__name__ not in self.capabilities.operations:
+            raise ValueError(f"{self.capabilities.engine} has no operation {type(operation).__name__}")
+        return replace(self._outcome(operation), counters=(self.books.counters,))
+
+    def refusing_row(self, operation: Operation) -> Row | None:
+        """The row of the semantics table that refuses the operation now, or makes the request wait; changes nothing.
+
+        None for one that would be carried out, and for a request behind the head of the queue.
+        """
+        if isinstance(operation, Fork | Truncate | BeginUnit | TryAdmit):
+            return self._choose(self._plan(operation))[0]
+        if isinstance(operation, Schedule | Progress):
+            return None
+        return _first_row([(type(operation), self._facts(operation))])
+
+    def demand(self, operation: Operation) -> int | None:
+        """Pages that the operation takes less the pages that can be had for it (above 0: too many); changes nothing.
+
+        ``Schedule`` asks for the head of the queue.  Where there are several choices the most modest counts.  None
+        where the operation takes no pages or something else refuses it.
+        """
+        if isinstance(operation, Schedule):
+            if not self.queue:
+                return None
+            operation = TryAdmit(self.queue[0])
+        if not isinstance(operation, Fork | Truncate | BeginUnit | TryAdmit):
+            return None
+        plan = self._plan(operation)
+        if _first_row(plan.judged):
+            return None
+        attempts = [self._after_all_releases(choice) for choice in plan.choices]
+        slack = [attempt.need - attempt.available for attempt in attempts if attempt.need]
+        return min(slack, default=None)
+
+    def available_pages(self) -> int:
+        """Pages that can be had: free now, and after releasing every continuation that may be released."""
+        return self._attempt(self._releasable(None), lambda books: None).available
+
+    # -- judging -------------------------------------------------------------------------------------------------------
+
+    def _about(self, sequence: int) -> Facts:
+        """What is known of the sequence that an operation addresses."""
+        facts = Facts(
+            state=self.books.state(sequence),
+            max_context=self.config.max_context,
+            capacity_pages=self.books.capacity,
+            free_rows=self.rows_free,
+        )
+        entry = self.books.entry(sequence)
+        if entry is None:
+            return facts
+        return replace(
+            facts,
+            in_flight=entry.unit is not None,
+            pinned=entry.pinned,
+            frontier=entry.frontier,
+            prompt=count(entry.prompt),
+            limit=entry.limit,
+        )
+
+    def _new(self, facts: Facts, limit: int, max_new: int) -> Facts:
+        """Add what is known of a sequence that is to grow to ``limit``."""
+        return replace(facts, limit=limit, max_new=max_new, entitlement_pages=self.books.pages(limit))
+
+    def _session_busy(self, session: str | None) -> bool:
+        return session is not None and any(entry.session == session for entry in self.books.active.values())
+
+    def _facts(self, operation: Operation) -> Facts:
+        match operation:
+            case Submit(prompt, max_new):
+                facts = Facts(
+                    prompt=count(prompt),
+                    max_context=self.config.max_context,
+                    capacity_pages=self.books.capacity,
+                )
+                return self._new(facts, count(prompt) + max_new, max_new)
+            case Lookup(prompt):
+                return Facts(prompt=count(prompt))
+            case TryAdmit(sequence):
+                entry = self.books.entry(sequence)
+                busy = entry is not None and self._session_busy(entry.session)
+                return replace(self._about(sequence), session_busy=busy)
+            case Fork(source, position, max_new, session):
+                facts = self._new(self._about(source), position + max_new, max_new)
+                return replace(facts, position=position, session_busy=self._session_busy(session))
+            case Truncate(sequence, position):
+                return replace(self._about(sequence), position=position)
+            case EndUnit(unit):
+                return Facts(unit_known=unit in self.books.units)
+            case (
+                Checkpoint(sequence) | Finish(sequence) | Cancel(sequence) | Release(sequence) | Pin(sequence)
+            ):
+                return self._about(sequence)
+        raise AssertionError(operation)
+
+    def _plan(self, operation: Fork | Truncate | BeginUnit | TryAdmit) -> Plan:
+        match operation:
+            case BeginUnit(work):
+                named = [one.sequence for one in work]
+                judged: Judged = [
+                    (
+                        type(one),
+                        replace(
+                            self._about(one.sequence),
+                            count=one.count,
+                            repeated=named.count(one.sequence) > 1,
+                        ),
+                    )
+                    for one in work
+                ]
+                if not work:
+                    judged = [(BeginUnit, Facts(empty=True))]
+                return Plan(judged, [Choice(lambda books: acts.begin(books, work))])
+            case TryAdmit(sequence):
+                heads = self.queue[:1] == [sequence]
+                choices = list(self._admissions(sequence)) if heads else []
+                return Plan([(TryAdmit, self._facts(operation))], choices)
+            case Fork(source):
+                choice = Choice(lambda books: acts.fork(books, operation), protected=source)
+                return Plan([(Fork, self._facts(operation))], [choice])
+            case Truncate():
+                choice = Choice(lambda books: acts.truncate(books, operation))
+                return Plan([(Truncate, self._facts(operation))], [choice])
+
+    def _admissions(self, sequence: int) -> Iterator[Choice]:
+        """The candidates of an admission, best first (0003)."""
+        books = self.books
+        request = books.queued[sequence]
+        in_flight = frozenset(owner for owner, entry in books.active.items() if entry.unit is not None)
+        hit = books.best_hit(request.prompt, request.identity, left_out=in_flight)
+        if hit is not None:
+            found = hit
+            source = books.continuations.get(hit.source)
+            consumes = request.consume or (
+                source is not None and request.session is not None and request.session == source.session
+            )
+            if source is not None and consumes and hit.length == source.frontier:
+                yield Choice(
+                    lambda books: acts.admit_by_move(books, sequence, found, AdmissionMode.MOVE), hit.source
+                )
+            else:
+                yield Choice(lambda books: acts.admit_by_fork(books, sequence, found), hit.source)
+                if source is not None and not source.pinned:
+                    mode = AdmissionMode.MOVE_TRUNCATED
+                    yield Choice(lambda books: acts.admit_by_move(books, sequence, found, mode), hit.source)
+        yield Choice(lambda books: acts.admit_cold(books, sequence))
+
+    # -- making room ---------------------------------------------------------------------------------------------------
+
+    def _releasable(self, protected: int | None) -> list[int]:
+        """Continuations that may be released under pressure, the first to go first."""
+        if "Release" not in self.capabilities.operations:
+            return []
+        kept = self.books.continuations
+        may_go = [name for name, entry in kept.items() if not entry.pinned and name != protected]
+        return sorted(may_go, key=lambda name: kept[name].last_use)
+
+    def _attempt(self, released: list[int], act: Act) -> Attempt:
+        """Release, then act, on a copy."""
+        books = self.books.copy()
+        for continuation in released:
+            acts.end(books, continuation)
+        available = books.free
+        value = act(books)
+        return Attempt(books, value, available - books.free, available)
+
+    def _after_all_releases(self, choice: Choice) -> Attempt:
+        return self._attempt(self._releasable(choice.protected), choice.act)
+
+    def _choose(self, plan: Plan) -> tuple[Row | None, Choice | None]:
+        """Return the first choice that fits, or the row that refuses the operation."""
+        row = _first_row(plan.judged)
+        if row is not None:
+            # No need has been stated yet, so this is not for want of pages; the act would make no sense.
+            return row, None
+        for choice in plan.choices:
+            attempt = self._after_all_releases(choice)
+            row = _first_row(
+                [
+                    (kind, replace(facts, need_pages=attempt.need, available_pages=attempt.available))
+                    for kind, facts in plan.judged
+                ]
+            )
+            if row is None:
+                return None, choice
+        return row, None
+
+    def _carry_out(self, choice: Choice) -> Outcome:
+        """Release one continuation after another until the choice fits, and take it."""
+        victims = self._releasable(choice.protected)
+        for number in range(len(victims) + 1):
+            attempt = self._attempt(victims[:number], choice.act)
+            if attempt.books.free >= 0:
+                self.books = attempt.books
+                return Outcome(attempt.value, evicted=tuple(victims[:number]))
+        raise AssertionError("what fits after all releases fits after some number of them")
+
+    # -- the operations ------------------------------------------------------------------------------------------------
+
+    def _outcome(self, operation: Operation) -> Outcome:
+        match operation:
+            case Fork() | Truncate() | BeginUnit():
+                row, choice = self._choose(self._plan(operation))
+                if choice is None:
+                    assert row is not None, operation
+                    return Outcome(refusal=row.kind)
+                return self._carry_out(choice)
+            case TryAdmit():
+                return self._try_admit(operation)
+            case Schedule():
+                return self._schedule()
+            case Progress():
+                return Outcome()
+        row = _first_row([(type(operation), self._facts(operation))])
+        if row is not None:
+            return Outcome(refusal=row.kind)
+        return Outcome(self._do(operation))
+
+    def _try_admit(self, operation: TryAdmit) -> Outcome:
+        sequence = operation.sequence
+        if sequence in self.queue[1:]:
+            return Outcome(Waiting(sequence, WaitingKind.BEHIND_HEAD))
+        row, choice = self._choose(self._plan(operation))
+        if choice is not None:
+            return self._carry_out(choice)
+        assert row is not None, operation
+        if row.kind.precedence < RefusalKind.SESSION_BUSY.precedence:
+            return Outcome(refusal=row.kind)
+        return Outcome(Waiting(sequence, WaitingKind(row.kind.value)))
+
+    def _schedule(self) -> Outcome:
+        admitted: list[Admitted] = []
+        evicted: tuple[int, ...] = ()
+        while self.queue:
+            outcome = self._try_admit(TryAdmit(self.queue[0]))
+            if isinstance(outcome.value, Waiting):
+                return Outcome(Scheduled(tuple(admitted), outcome.value), evicted=evicted)
+            assert isinstance(outcome.value, Admitted), outcome
+            admitted.append(outcome.value)
+            evicted += outcome.evicted
+        return Outcome(Scheduled(tuple(admitted)), evicted=evicted)
+
+    def _do(self, operation: Operation) -> Value:
+        """Carry out an operation that takes no pages and that no row refuses."""
+        books = self.books
+        match operation:
+            case Submit(prompt, max_new, session, consume, identity):
+                sequence = books.new_sequence()
+                books.queued[sequence] = Entry(prompt, count(prompt) + max_new, session, identity, consume)
+                return sequence
+            case Lookup(prompt, identity):
+                return books.best_hit(prompt, identity, left_out=frozenset())
+            case EndUnit(unit, commit):
+                return acts.end_unit(books, unit, commit)
+            case Checkpoint(sequence):
+                return books.mark(sequence)
+            case Finish(sequence, retain):
+                if not retain or "Release" not in self.capabilities.operations:
+                    acts.end(books, sequence)
+                    return False
+                return acts.retain(books, sequence)
+            case Cancel(sequence):
+                entry = self._entry(sequence)
+                if entry.unit is not None:
+                    entry.cancelled = True
+                    return False
+                acts.end(books, sequence)
+                return True
+            case Release(continuation):
+                acts.end(books, continuation)
+                return None
+            case Pin(continuation, pinned):
+                books.continuations[continuation].pinned = pinned
+                return None
+        raise AssertionError(operation)
+
+
+def _first_row(judged: Judged) -> Row | None:
+    """The row of highest precedence that refuses any of them (a unit of several works is judged by all, 0003)."""
+    rows = [row for kind, facts in judged for row in refusals(kind, facts)]
+    return min(rows, key=lambda row: row.kind.precedence, default=None)

@@ -1,0 +1,95 @@
+"""What a harness may look at in the accounting model; nothing here changes anything."""
+
+from __future__ import annotations
+
+from kvcrucible.contract.operations import Identity
+from kvcrucible.contract.semantics import State
+from kvcrucible.contract.tokens import Tokens, count
+from kvcrucible.reference.books import Books, Entry
+
+
+class Inspection:
+    """Questions about :attr:`books`.
+
+    An id has to name a queued, active or retained sequence, else ``KeyError``; :meth:`state` takes any.
+    """
+
+    books: Books
+
+    @property
+    def queue(self) -> list[int]:
+        """Queued requests, the head first."""
+        return list(self.books.queued)
+
+    def sequences(self) -> list[int]:
+        """Active sequences."""
+        return sorted(self.books.active)
+
+    def continuations(self) -> list[int]:
+        """Retained sequences."""
+        return sorted(self.books.continuations)
+
+    @property
+    def units(self) -> list[int]:
+        """Units in flight."""
+        return sorted(self.books.units)
+
+    @property
+    def checkpoints(self) -> list[tuple[int, int, int, Tokens, Identity]]:
+        """(id, owner, frontier, tokens, identity) of every checkpoint, by id."""
+        return [
+            (mark_id, mark.owner, count(mark.tokens), mark.tokens, mark.identity)
+            for mark_id, mark in sorted(self.books.marks.items())
+        ]
+
+    @property
+    def rows_free(self) -> int:
+        """Rows of the block-table matrix that nobody leases."""
+        return self.books.config.max_concurrency - len(self.books.active)
+
+    def state(self, sequence: int) -> State:
+        """Where the id is in its life; GONE for one that was never given out."""
+        return self.books.state(sequence)
+
+    def tokens(self, sequence: int) -> Tokens:
+        """Committed tokens."""
+        return self._entry(sequence).tokens
+
+    def frontier(self, sequence: int) -> int:
+        """Number of committed tokens."""
+        return self._entry(sequence).frontier
+
+    def prompt(self, sequence: int) -> int:
+        """Prompt length, in tokens."""
+        return count(self._entry(sequence).prompt)
+
+    def prompt_left(self, sequence: int) -> int:
+        """Tokens of the prompt that are still to be prefilled."""
+        return max(0, self.prompt(sequence) - self.frontier(sequence))
+
+    def limit(self, sequence: int) -> int:
+        """The last position that the sequence may reach, plus 1."""
+        return self._entry(sequence).limit
+
+    def in_flight(self, sequence: int) -> bool:
+        """Whether a unit has selected the sequence."""
+        return self._entry(sequence).unit is not None
+
+    def reserved(self, sequence: int) -> int:
+        """Pages promised to an active sequence and not yet leased."""
+        return self.books.reservation(self.books.active[sequence])
+
+    def pages_of(self, sequence: int) -> tuple[int, int]:
+        """(private, shared) pages that the sequence holds."""
+        shared = self.shared_pages(sequence)
+        return len(self._entry(sequence).pages) - shared, shared
+
+    def shared_pages(self, sequence: int) -> int:
+        """Pages that the sequence holds and somebody else too; they are its first ones."""
+        return sum(map(self.books.is_shared, self._entry(sequence).pages))
+
+    def _entry(self, sequence: int) -> Entry:
+        entry = self.books.entry(sequence)
+        if entry is None:
+            raise KeyError(sequence)
+        return entry
