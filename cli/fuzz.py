@@ -147,7 +147,8 @@ def report_to_plain(report: Report, reproduction: Path | None) -> dict[str, Any]
             name: {"judged": tally.invariants[name], "with_premise": tally.premises[name]}
             for name in sorted(tally.invariants)
         },
-        "unchecked": list(report.capabilities.unchecked),
+        "unchecked": report.unchecked(),
+        "known_differences": {waiver.id: times for waiver, times in report.known_differences()},
         "cut_short": report.cut_short,
         "failure": None if failure is None else _failure_to_plain(failure, reproduction),
     }
@@ -182,8 +183,12 @@ def _print_report(screen: Console, report: Report, path: Path | None) -> None:
     _print_counts(screen, "invariants judged", judged)
     if vacuous:
         screen.print(f"  never had anything to judge: {', '.join(vacuous)}")
-    for reason in report.capabilities.unchecked:
+    for reason in report.unchecked():
         screen.print(f"  not checked: {safe(reason)}")
+    for waiver, times in report.known_differences():
+        screen.print(
+            f"  known difference, passed over {times:,} times: {safe(waiver.id)}: {safe(waiver.reason)}"
+        )
     if report.failure is not None:
         _print_failure(screen, report.failure, path)
     rate = tally.steps / report.seconds if report.seconds else 0.0

@@ -16,10 +16,14 @@ from hypothesis.stateful import get_state_machine_test
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.fuzz.adapters.registry import build
 from kvcrucible.fuzz.coverage import GOALS
+from kvcrucible.fuzz.draws import settings_for
 from kvcrucible.fuzz.lockstep import LockStep, Tally
-from kvcrucible.fuzz.machine import Recorder, machine_class, settings_for
+from kvcrucible.fuzz.machine import machine_class
+from kvcrucible.fuzz.rules import Recorder
 from kvcrucible.fuzz.setting import Depth, Setting
 from kvcrucible.fuzz.steps import Step
+from kvcrucible.fuzz.waivers import Waiver, waivers_of
+from kvcrucible.invariants import registry
 from kvcrucible.invariants.violation import InvariantViolated, Violation
 
 #: Examples that one run of the state machine makes before time and interruption are looked at again.
@@ -70,6 +74,15 @@ class Report:
         able = self.capabilities.operations
         return {name: self.tally.goals[name] for name, goal in GOALS.items() if goal.needs & able}
 
+    def unchecked(self) -> list[str]:
+        """Return what could not be checked on this engine, in words: its own limits, and checkers that do not apply."""
+        left_out = registry.inapplicable(self.capabilities)
+        return [*self.capabilities.unchecked, *(f"{name}: {reason}" for name, reason in left_out.items())]
+
+    def known_differences(self) -> list[tuple[Waiver, int]]:
+        """Return the engine's waivers, each with how many violations it covered."""
+        return [(waiver, self.tally.waived[waiver.id]) for waiver in waivers_of(self.plan.engine)]
+
 
 def default_depths() -> tuple[Depth, ...]:
     """Return both depths where torch is installed, else ledger depth alone."""
@@ -110,7 +123,7 @@ def run(plan: Plan, on_progress: Callable[[Report], None] | None = None) -> Repo
 
 def _run_batch(plan: Plan, report: Report, recorder: Recorder, batch: int, examples: int) -> None:
     settings = settings_for(plan.engine, tuple(depth.value for depth in plan.depths))
-    machine = machine_class(settings, report.capabilities.operations, report.tally, recorder)
+    machine = machine_class(settings, report.capabilities, report.tally, recorder)
     database = None if plan.database is None else DirectoryBasedExampleDatabase(plan.database)
     phases = (
         [Phase.generate, Phase.shrink] if database is None else [Phase.reuse, Phase.generate, Phase.shrink]

@@ -12,10 +12,9 @@ show.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
-
-from kvcrucible.reference.accounting import AccountingModel
 
 from kvcrucible.contract.operations import (
     Cancel,
@@ -38,14 +37,23 @@ from kvcrucible.fuzz.adapters.registry import build
 from kvcrucible.fuzz.judge import ENGINE_FAULT, judge_outcome, tokens_agree
 from kvcrucible.fuzz.setting import Depth, Setting
 from kvcrucible.fuzz.steps import ReadBack, RunEffects, Step
+from kvcrucible.fuzz.waivers import Waiver, covering, waivers_of
 from kvcrucible.invariants import registry
 from kvcrucible.invariants.behaviour import unchanged
 from kvcrucible.invariants.monitor import Monitor
 from kvcrucible.invariants.monitor import Tally as InvariantTally
 from kvcrucible.invariants.violation import InvariantViolated, Violation
+from kvcrucible.reference.accounting import AccountingModel
 
 if TYPE_CHECKING:
     from kvcrucible.fuzz.payload import PayloadTwin
+
+#: What reading rows back judges, each with the operations without which an engine cannot break it.
+_READ_BACK: tuple[tuple[str, frozenset[str]], ...] = (
+    ("no-stale-read", frozenset()),
+    ("cow-isolation", frozenset({"Fork"})),
+    ("token-exact-truncation", frozenset({"Truncate"})),
+)
 
 
 @dataclass(slots=True)
@@ -61,6 +69,7 @@ class Tally:
     goals: Counter[str] = field(default_factory=Counter)
     invariants: Counter[str] = field(default_factory=Counter)
     premises: Counter[str] = field(default_factory=Counter)
+    waived: Counter[str] = field(default_factory=Counter)
 
     def add_invariants(self, tallies: dict[str, InvariantTally]) -> None:
         """Add one example's counts of judgements."""
@@ -70,10 +79,16 @@ class Tally:
 
 
 class LockStep:
-    """One example.  ``log`` holds every step taken; the first difference raises ``InvariantViolated``."""
+    """One example.  ``log`` holds every step taken; the first difference raises ``InvariantViolated``.
 
-    def __init__(self, setting: Setting, tally: Tally | None = None) -> None:
+    ``waivers``: known differences that are counted and passed over; None means those of the engine's ledger.
+    """
+
+    def __init__(
+        self, setting: Setting, tally: Tally | None = None, waivers: Sequence[Waiver] | None = None
+    ) -> None:
         self.setting = setting
+        self._waivers = waivers_of(setting.engine) if waivers is None else tuple(waivers)
         self.tally = tally if tally is not None else Tally()
         self.log: list[Step] = []
         self.adapter: EngineAdapter = build(setting)
@@ -85,7 +100,7 @@ class LockStep:
         self.snapshot = self.adapter.snapshot()
         self._twin = self._payload_twin()
         self._last_cut = False
-        self._require(self.monitor.observe_full(self.snapshot))
+        self._require(self.monitor.observe_full(self.snapshot), self.snapshot)
 
     def step(self, step: Step) -> Outcome | None:
         """Take one step and judge it; returns the engine's outcome for an operation.  Raises ``InvariantViolated``."""
@@ -109,7 +124,7 @@ class LockStep:
             self._read_back()
         supported = self.adapter.capabilities.operations
         for unit in sorted(self.model.units):
-            self._operate(EndUnit(unit, commit=False))
+            self._operate(EndUnit(unit, commit=not self.adapter.capabilities.aborts))
         for sequence in sorted([*self.model.queue, *self.model.sequences()]):
             if "Cancel" in supported:
                 self._operate(Cancel(sequence))
@@ -135,7 +150,7 @@ class LockStep:
         violations += self._observe(before, actual, after)
         if "sequences" in self.adapter.capabilities.snapshot_parts:
             violations += tokens_agree(operation, after, cast("dict[int, object]", self._model_tokens()))
-        self._require(violations)
+        self._require(violations, after)
         self.snapshot = after
         if self._twin is not None and actual.refusal is None:
             self._twin.follow(operation, actual, tokens, after)
@@ -177,17 +192,22 @@ class LockStep:
         if self._twin is None:
             return
         name = "token-exact-truncation" if self._last_cut else "no-stale-read"
+        attended: list[Violation] | None = None
         try:
             violations = self._twin.compare(self.snapshot, name)
             # A row that reads wrong makes attention wrong too; the row is the better report.
-            violations = violations or self._twin.compare_attention(self.snapshot)
+            if not violations:
+                attended = self._twin.compare_attention(self.snapshot)
         except Exception as error:
             fault = Violation(ENGINE_FAULT, f"reading back raised {type(error).__name__}: {error}")
             raise InvariantViolated([fault]) from error
         self._last_cut = False
-        for judged in ("no-stale-read", "cow-isolation", "token-exact-truncation", "kernel-oracle"):
-            self.monitor.count(judged, premise=bool(self.snapshot.pages))
-        self._require(violations)
+        for judged, needs in _READ_BACK:
+            if needs <= self.adapter.capabilities.operations:
+                self.monitor.count(judged, premise=bool(self.snapshot.pages))
+        if attended is not None:
+            self.monitor.count("kernel-oracle")
+        self._require(violations + (attended or []), self.snapshot)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
@@ -220,7 +240,14 @@ class LockStep:
             self.tally.waits[waiting.kind.value] += 1
         self.tally.modes.update(admitted.mode.value for admitted in coverage.admissions(value))
 
-    @staticmethod
-    def _require(violations: list[Violation]) -> None:
-        if violations:
-            raise InvariantViolated(violations)
+    def _require(self, violations: list[Violation], snapshot: Snapshot) -> None:
+        """Raise for what no waiver covers; ``snapshot`` is the state in which the violations were found."""
+        counting = []
+        for violation in violations:
+            waiver = covering(self._waivers, violation, snapshot)
+            if waiver is None:
+                counting.append(violation)
+            else:
+                self.tally.waived[waiver.id] += 1
+        if counting:
+            raise InvariantViolated(counting)

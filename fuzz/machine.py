@@ -14,6 +14,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.operations import (
     Append,
     BeginUnit,
@@ -92,11 +93,12 @@ class Recorder:
 
 
 def machine_class(
-    settings: st.SearchStrategy[Setting], supported: frozenset[str], tally: Tally, recorder: Recorder
+    settings: st.SearchStrategy[Setting], capabilities: Capabilities, tally: Tally, recorder: Recorder
 ) -> type[RuleBasedStateMachine]:
-    """Return a state machine over ``settings`` that uses the ``supported`` operations alone and counts into
+    """Return a state machine over ``settings`` that asks for nothing beyond ``capabilities`` and counts into
     ``tally``.
     """
+    supported, most_works = capabilities.operations, capabilities.works_per_unit
 
     def can(*operations: str) -> Callable[[Any], Any]:
         return precondition(lambda self: supported.issuperset(operations))
@@ -176,7 +178,7 @@ def machine_class(
                 work = self.work(sequence, length, source)
                 if work is not None:
                     found.setdefault(sequence, work)
-            return tuple(found.values())
+            return tuple(found.values())[:most_works]
 
         def prompt(self, shared: Length, own: Length, source: int) -> Tokens:
             return canonical(
@@ -247,7 +249,7 @@ def machine_class(
                 self.take(BeginUnit(works))
                 units = sorted(self.lock.model.units)
                 if units:
-                    self.take(EndUnit(units[-1], commit))
+                    self.take(EndUnit(units[-1], commit or not capabilities.aborts))
 
         @rule(
             chosen=st.lists(st.tuples(picks, lengths), min_size=1, max_size=3),
@@ -262,7 +264,7 @@ def machine_class(
         def end_unit(self, pick: int, commit: bool) -> None:
             unit = _choose(sorted(self.lock.model.units), pick)
             if unit is not None:
-                self.take(EndUnit(unit, commit))
+                self.take(EndUnit(unit, commit or not capabilities.aborts))
 
         @rule(pick=picks, other=picks, count=st.integers(-1, 40), prefill=st.booleans(), twice=st.booleans())
         def begin_odd_unit(self, pick: int, other: int, count: int, prefill: bool, twice: bool) -> None:
@@ -274,7 +276,7 @@ def machine_class(
             works: list[Work] = [Prefill(first, count) if prefill else Append(first, tokens)]
             if twice:
                 works.append(Append(second, tokens))
-            self.take(BeginUnit(tuple(works) if count >= 0 else ()))
+            self.take(BeginUnit(tuple(works[:most_works]) if count >= 0 else ()))
 
         # -- sequences -----------------------------------------------------------------------------------------------
 

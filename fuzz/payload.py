@@ -10,7 +10,7 @@ nothing is read from free or stale columns, which are poisoned. Does not verify:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,32 +109,33 @@ class PayloadTwin:
                 violations += self._compare_device_row(owner, snapshot)
         return violations
 
-    def compare_attention(self, snapshot: Snapshot) -> list[Violation]:
+    def compare_attention(self, snapshot: Snapshot) -> list[Violation] | None:
         """Compare the engine's decode attention over all active sequences at once with the float64 oracle, within the
-        budget that the oracle derives; returns the violations, at most one for each layer.
+        budget that the oracle derives; returns the violations, at most one for each sequence.
+        None where there is nobody to attend for or the engine has no attention of its own.
         """
         owners = [
             owner for owner in sorted(self._known & snapshot.sequences.keys()) if self._cache.length(owner)
         ]
         if not owners:
-            return []
+            return None
         geometry = self._content.geometry
         shape = (len(owners), geometry.kv_heads * QUERY_GROUP, geometry.head_dim)
-        violations: list[Violation] = []
+        found: dict[int, Violation] = {}
         for layer in range(self._adapter.layers):
             drawn = np.random.default_rng([layer, *map(self._cache.length, owners)]).standard_normal(shape)
             # Rounded to float32 first: kernel and oracle must be asked about the same numbers.
             queries = drawn.astype(np.float32).astype(np.float64)
             answer = self._adapter.attend(owners, layer, queries)
             if answer is None:
-                return []
-            violations += self._judge_attention(owners, layer, queries, *answer)[:1]
-        return violations
+                return None
+            for owner, violation in self._judge_attention(owners, layer, queries, *answer):
+                found.setdefault(owner, violation)
+        return list(found.values())
 
     def _judge_attention(
         self, owners: list[int], layer: int, queries: Rows, out: Rows, lse: NDArray[np.float64]
-    ) -> list[Violation]:
-        violations = []
+    ) -> Iterator[tuple[int, Violation]]:
         for index, owner in enumerate(owners):
             last = np.array([self._cache.length(owner) - 1])
             oracle = self._cache.attend(owner, layer, queries[index : index + 1], last)
@@ -143,8 +144,7 @@ class PayloadTwin:
                 where = f"decode attention of sequence {owner} at {last[0]}, layer {layer}"
                 found = f"{out[index].tolist()}, lse {lse[index].tolist()}"
                 due = f"{oracle.out[0].tolist()}, lse {oracle.lse[0].tolist()} within the oracle's budget"
-                violations.append(mismatch("kernel-oracle", where, found, due))
-        return violations
+                yield owner, mismatch("kernel-oracle", where, found, due)
 
     def _compare_rows(self, owner: int, stop: int, name: str) -> list[Violation]:
         for layer in range(self._adapter.layers):

@@ -46,7 +46,22 @@ def _paged(setting: Setting) -> EngineAdapter:
     return PagedPayloadAdapter(setting, storage)
 
 
-ENGINES: dict[str, Callable[[Setting], EngineAdapter]] = {"paged": _paged}
+def _torch_paged(setting: Setting) -> EngineAdapter:
+    if setting.depth is Depth.LEDGER:
+        raise InputError("torch-paged-attention exists at payload depth alone; use --depth payload")
+    try:
+        from kvcrucible.fuzz.adapters.torch_paged import TorchPagedAdapter
+    except ImportError as error:
+        raise NotRunError(
+            f"torch-paged-attention needs torch with its experimental PagedAttention: {error}"
+        ) from None
+    return TorchPagedAdapter(setting, PAYLOAD_GEOMETRY)
+
+
+ENGINES: dict[str, Callable[[Setting], EngineAdapter]] = {
+    "paged": _paged,
+    "torch-paged-attention": _torch_paged,
+}
 
 #: Engines that exist at payload depth alone.
 PAYLOAD_ONLY = frozenset({"torch-paged-attention"})
