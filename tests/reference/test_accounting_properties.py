@@ -1,0 +1,242 @@
+"""What holds for the accounting model after any operations at all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kvcrucible.contract.capabilities import Capabilities
+from kvcrucible.contract.config import EngineConfig, PoolSpec, pages_for
+from kvcrucible.contract.operations import (
+    Append,
+    BeginUnit,
+    Cancel,
+    Checkpoint,
+    EndUnit,
+    Finish,
+    Fork,
+    Hit,
+    Identity,
+    Lookup,
+    Operation,
+    Pin,
+    Prefill,
+    Release,
+    Schedule,
+    Submit,
+    Truncate,
+    TryAdmit,
+)
+from kvcrucible.contract.tokens import EMPTY, concat, count, expand, prefix, run
+from kvcrucible.reference.accounting import AccountingModel
+
+PAGE = 4
+KINDS = (
+    "submit", "submit-known", "schedule", "admit", "run", "run", "run", "begin", "end", "fork", "truncate",
+    "checkpoint", "finish", "cancel", "release", "pin", "odd",
+)  # fmt: skip
+IDENTITIES = (Identity(), Identity(adapter="other"))
+SESSIONS = (None, None, "a", "b")
+
+#: One drawn step: a kind and three numbers that choose among what there is.
+Draw = tuple[str, int, int, int]
+small = st.integers(0, 11)
+draws = st.lists(st.tuples(st.sampled_from(KINDS), small, small, small), max_size=40)
+configs = st.builds(
+    lambda capacity, pages, rows: EngineConfig((PoolSpec("main", capacity, PAGE),), pages * PAGE, rows),
+    st.integers(2, 8),
+    st.integers(2, 5),
+    st.integers(1, 4),
+)
+
+
+def pick(ids: list[int], number: int) -> int:
+    """Return one of the ids, or one that may name nothing."""
+    return ids[number % len(ids)] if ids else number
+
+
+def operations(model: AccountingModel, draw: Draw) -> list[Operation]:
+    """Turn a draw into operations: mostly legal ones, and some of the other sort."""
+    kind, a, b, c = draw
+    active = model.sequences()
+    held = active + model.continuations()
+    sequence = pick(active, a)
+    match kind:
+        case "submit":
+            return [Submit(run(0, 0, a), b, SESSIONS[c % 4], c > 8, IDENTITIES[c % 7 == 6])]
+        case "submit-known":
+            known = prefix(model.tokens(pick(held, a)), b * PAGE // 2) if held else EMPTY
+            return [Submit(concat(known, run(1, c, 1)), b % 5, SESSIONS[a % 4], c % 2 == 0), Schedule()]
+        case "schedule":
+            return [Schedule()]
+        case "admit":
+            return [TryAdmit(pick(model.queue, a))]
+        case "run" | "begin":
+            if sequence not in active or model.in_flight(sequence):
+                return []
+            left = model.prompt_left(sequence)
+            room = model.limit(sequence) - model.frontier(sequence)
+            work = Prefill(sequence, min(left, b + 1)) if left else Append(sequence, run(2, c, min(b, room)))
+            unit = BeginUnit((work,))
+            if kind == "begin" or model.refusing_row(unit) is not None:
+                return [unit]
+            return [unit, EndUnit(model.books.next_unit, commit=c != 0)]
+        case "end":
+            return [EndUnit(pick(model.units, a), commit=b > 2)]
+        case "fork":
+            source = pick(held, a)
+            at = model.frontier(source) - c % 5 if source in held else b
+            return [Fork(source, at, b, SESSIONS[c % 4])]
+        case "truncate":
+            at = model.frontier(sequence) - b if sequence in active else b
+            return [Truncate(sequence, at)]
+        case "checkpoint":
+            return [Checkpoint(sequence)]
+        case "finish":
+            return [Finish(sequence, retain=b > 1)]
+        case "cancel":
+            return [Cancel(pick(active + model.queue, a))]
+        case "release":
+            return [Release(pick(model.continuations(), a))]
+        case "pin":
+            return [Pin(pick(model.continuations(), a), pinned=b % 2 == 0)]
+    return [
+        [Truncate(a, b - 1), Fork(a, b, c - 1), Finish(a), Release(a), BeginUnit((Prefill(a, b), Prefill(c, 1)))][b % 5]
+    ]  # fmt: skip
+
+
+def played(
+    config: EngineConfig,
+    steps: list[Draw],
+    after: Callable[[AccountingModel], None] = lambda model: None,
+    capabilities: Capabilities | None = None,
+) -> AccountingModel:
+    """Play the steps on a new model; ``after`` looks at it after every operation."""
+    model = AccountingModel(config, capabilities)
+    for step in steps:
+        for operation in operations(model, step):
+            model.predict(operation)
+            after(model)
+    return model
+
+
+def check_books(model: AccountingModel) -> None:
+    """Hold the model to what the contract says of it, from its own lists of pages."""
+    books = model.books
+    assert min(books.counters) >= 0
+    holders = Counter(page for entry in books.holders().values() for page in entry.pages)
+    assert len(holders) == books.leased
+    assert model.rows_free >= 0
+    for name, entry in books.holders().items():
+        private, shared = model.pages_of(name)
+        assert private + shared == len(entry.pages)
+        full = entry.frontier // PAGE
+        # A page with two holders is full, so the shared ones are the first ones; a writer is alone on its page.
+        assert all(holders[page] == 1 for page in entry.pages[full:])
+        assert all(holders[page] > 1 for page in entry.pages[:shared])
+        if entry.unit is None:
+            assert len(entry.pages) == pages_for(entry.frontier, PAGE)
+        if name in books.active and books.reserves:
+            assert len(entry.pages) + model.reserved(name) == pages_for(entry.limit, PAGE)
+    sessions = [entry.session for entry in books.active.values() if entry.session is not None]
+    assert len(sessions) == len(set(sessions))
+    for _, owner, frontier, tokens, identity in model.checkpoints:
+        owned = books.holders()[owner]
+        assert tokens == prefix(owned.tokens, frontier)
+        assert identity == owned.identity
+
+
+@settings(max_examples=150)
+@given(configs, draws)
+def test_books_add_up_after_every_operation(config: EngineConfig, steps: list[Draw]) -> None:
+    played(config, steps, check_books)
+
+
+@settings(max_examples=60)
+@given(configs, draws, st.booleans())
+def test_books_add_up_without_reservations(config: EngineConfig, steps: list[Draw], retains: bool) -> None:
+    everything = Capabilities("on demand", reserves=False)
+    operations = everything.operations if retains else everything.operations - {"Fork", "Truncate", "Pin"}
+    capabilities = Capabilities("on demand", operations, reserves=False)
+
+    def check(model: AccountingModel) -> None:
+        check_books(model)
+        assert model.books.reserved == 0
+
+    steps = [step for step in steps if retains or step[0] not in ("fork", "truncate", "pin", "odd")]
+    played(config, steps, check, capabilities)
+
+
+@settings(max_examples=100)
+@given(config=configs, steps=draws)
+def test_a_refusal_or_a_wait_changes_nothing(
+    config: EngineConfig, steps: list[Draw], describe: Callable[[AccountingModel], str]
+) -> None:
+    model = AccountingModel(config)
+    for step in steps:
+        for operation in operations(model, step):
+            before, row = describe(model), model.refusing_row(operation)
+            assert describe(model) == before, "asking changes nothing"
+            assert isinstance(model.demand(operation), int | None)
+            assert describe(model) == before, "asking changes nothing"
+            outcome = model.predict(operation)
+            assert outcome.counters == (model.books.counters,)
+            if row is not None:
+                assert describe(model) == before
+                assert outcome.evicted == ()
+            if outcome.refusal is not None:
+                assert row is not None
+                assert row.kind is outcome.refusal
+
+
+@settings(max_examples=100)
+@given(configs, draws)
+def test_ending_everything_leaves_a_new_pool(config: EngineConfig, steps: list[Draw]) -> None:
+    model = played(config, steps)
+    for unit in model.units:
+        model.predict(EndUnit(unit))
+    for sequence in [*model.queue, *model.sequences()]:
+        assert model.predict(Cancel(sequence)).value is True
+    for continuation in model.continuations():
+        model.predict(Pin(continuation, pinned=False))
+        assert model.predict(Release(continuation)).refusal is None
+    assert model.books.counters == (0, 0, config.main.capacity_pages)
+    assert model.rows_free == config.max_concurrency
+    assert model.checkpoints == []
+
+
+@settings(max_examples=100)
+@given(configs, draws, small, small)
+@example(
+    # Two checkpoints of one owner meet the cap: the lower id wins although the other is longer.
+    EngineConfig((PoolSpec("main", 4, PAGE),), 16, 2),
+    [("submit", 6, 4, 0), ("schedule", 0, 0, 0), ("run", 0, 5, 1), ("checkpoint", 0, 0, 0), ("run", 0, 1, 1),
+     ("checkpoint", 0, 0, 0)],
+    0, 0,
+)  # fmt: skip
+def test_hit_is_the_longest_common_prefix_token_by_token(
+    config: EngineConfig, steps: list[Draw], which: int, more: int
+) -> None:
+    model = played(config, steps)
+    held = model.sequences() + model.continuations()
+    known = model.tokens(pick(held, which)) if held else EMPTY
+    prompt = concat(prefix(known, count(known) - more // 3), run(1, more, more % 3))
+    if count(prompt) == 0:
+        return
+    for identity in IDENTITIES:
+        found: list[tuple[int, int, int]] = []
+        wanted = list(expand(prompt))
+        for checkpoint, owner, frontier, tokens, other in model.checkpoints:
+            have = list(expand(tokens))
+            assert len(have) == frontier
+            length = 0
+            while length < len(wanted) - 1 and length < len(have) and wanted[length] == have[length]:
+                length += 1
+            if other == identity and length:
+                found.append((-length, checkpoint, owner))
+        best = min(found, default=None)
+        expected = None if best is None else Hit(best[2], best[1], -best[0])
+        assert model.predict(Lookup(prompt, identity)).value == expected
