@@ -71,6 +71,14 @@ class Inspection:
         """The last position that the sequence may reach, plus 1."""
         return self._entry(sequence).limit
 
+    def session(self, sequence: int) -> str | None:
+        """The session key."""
+        return self._entry(sequence).session
+
+    def identity(self, sequence: int) -> Identity:
+        """What beside the tokens has to be equal for a hit."""
+        return self._entry(sequence).identity
+
     def in_flight(self, sequence: int) -> bool:
         """Whether a unit has selected the sequence."""
         return self._entry(sequence).unit is not None

@@ -1,0 +1,164 @@
+"""One example under Hypothesis: takes steps in lock step and turns drawn numbers into arguments.
+
+Everything is looked up in the reference model, never in the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hypothesis.stateful import RuleBasedStateMachine
+
+from kvcrucible.contract.capabilities import Capabilities
+from kvcrucible.contract.operations import (
+    Append,
+    BeginUnit,
+    Cancel,
+    EndUnit,
+    Prefill,
+    Schedule,
+    Submit,
+    Work,
+)
+from kvcrucible.contract.tokens import Tokens, canonical, run
+from kvcrucible.fuzz.draws import (
+    Length,
+    Where,
+    choose,
+)
+from kvcrucible.fuzz.lockstep import LockStep, Tally
+from kvcrucible.fuzz.steps import Step
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Where a machine leaves what it is doing, so that a failure can be reported as steps."""
+
+    current: LockStep | None = None
+    on_example: Callable[[], None] | None = None
+
+
+class Driver(RuleBasedStateMachine):
+    """One example: an engine and the reference in lock step, and how arguments are drawn from what is there."""
+
+    lock: LockStep
+    failed = False
+
+    #: Set by the class that :func:`kvcrucible.fuzz.machine.machine_class` makes.
+    capabilities: Capabilities
+    tally: Tally
+    recorder: Recorder
+
+    def take(self, *steps: Step) -> None:
+        """Take steps; a violation marks the example as failed, so that nothing is torn down in lock step."""
+        for step in steps:
+            try:
+                self.lock.step(step)
+            except BaseException:
+                self.failed = True
+                raise
+
+    def teardown(self) -> None:
+        """End the example in lock step, unless it failed."""
+        if not hasattr(self, "lock") or self.failed:
+            return
+        self.lock.close()
+        self.tally.examples += 1
+        if self.recorder.on_example is not None:
+            self.recorder.on_example()
+
+    @property
+    def supported(self) -> frozenset[str]:
+        """Names of the operations that the engine carries out."""
+        return self.capabilities.operations
+
+    # -- drawing from what is there ------------------------------------------------------------------------------
+
+    @property
+    def page_size(self) -> int:
+        """Tokens in a page."""
+        return self.lock.setting.page_size
+
+    def active(self, pick: int) -> int | None:
+        """Return an active sequence, None where there is none."""
+        return choose(self.lock.model.sequences(), pick)
+
+    def held(self, pick: int) -> int | None:
+        """Return an active or retained sequence, None where there is none."""
+        return choose([*self.lock.model.sequences(), *self.lock.model.continuations()], pick)
+
+    def position(self, owner: int, where: Where) -> int:
+        """Return a position in a sequence."""
+        model = self.lock.model
+        frontier = model.frontier(owner)
+        match where.anchor:
+            case "zero":
+                at = where.pages
+            case "pages":
+                at = where.pages * self.page_size
+            case "frontier":
+                at = frontier
+            case "prompt":
+                at = model.prompt(owner)
+            case _:
+                at = model.shared_pages(owner) * self.page_size
+        at += where.offset
+        return at if where.raw else min(max(at, 0), frontier)
+
+    def idle(self, pick: int) -> int | None:
+        """Return an active sequence that is not in flight, None where there is none."""
+        model = self.lock.model
+        return choose((one for one in model.sequences() if not model.in_flight(one)), pick)
+
+    def work(self, sequence: int, length: Length, source: int) -> Work | None:
+        """Return legal work of about ``length`` for an idle sequence, None where it can write nothing more."""
+        model, wanted = self.lock.model, max(1, length.tokens(self.page_size))
+        left = model.prompt_left(sequence)
+        if left:
+            return Prefill(sequence, left if length.pages > 1 else min(wanted, left))
+        room = model.limit(sequence) - model.frontier(sequence)
+        return Append(sequence, run(source, 7, min(wanted, room))) if room else None
+
+    def works(self, chosen: list[tuple[int, Length]], source: int) -> tuple[Work, ...]:
+        """Return at most one work for each chosen idle sequence."""
+        found: dict[int, Work] = {}
+        for pick, length in chosen:
+            sequence = self.active(pick)
+            if sequence is None or self.lock.model.in_flight(sequence):
+                continue
+            work = self.work(sequence, length, source)
+            if work is not None:
+                found.setdefault(sequence, work)
+        return tuple(found.values())[: self.capabilities.works_per_unit]
+
+    def placeable(self, tokens: int, above: int, large: bool) -> int:
+        """Cut a number of tokens so that, ``above`` as many others, they could be placed in an empty pool."""
+        setting = self.lock.setting
+        most = min(setting.max_context, setting.capacity_pages * setting.page_size) - above
+        return tokens if large else max(0, min(tokens, most))
+
+    def write(self, works: tuple[Work, ...], commit: bool) -> None:
+        """Begin a unit and end it at once."""
+        before = set(self.lock.model.units)
+        self.take(BeginUnit(works))
+        for unit in set(self.lock.model.units) - before:
+            self.end(unit, commit)
+
+    def end(self, unit: int, commit: bool) -> None:
+        """End a unit; an engine that cannot abort commits."""
+        self.take(EndUnit(unit, commit or not self.capabilities.aborts))
+
+    def start(self, request: Submit, patient: bool, prefill: bool) -> None:
+        """Submit and schedule; an impatient request that has to wait is cancelled, so that it blocks nobody."""
+        self.take(request, Schedule())
+        model = self.lock.model
+        if model.queue and not patient and "Cancel" in self.supported:
+            self.take(Cancel(model.queue[-1]))
+        newest = max(model.sequences(), default=None)
+        if prefill and newest is not None and not model.in_flight(newest) and model.prompt_left(newest):
+            self.write((Prefill(newest, model.prompt_left(newest)),), commit=True)
+
+    def prompt(self, shared: Length, own: Length, source: int) -> Tokens:
+        """Return a prompt: a part that many prompts share, then one of its own."""
+        return canonical([(0, 0, shared.tokens(self.page_size)), (source, 100, own.tokens(self.page_size))])
