@@ -12,8 +12,6 @@ import typer
 from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
-    from kvcrucible.perf.traces.request import TraceRequest
-
     from kvcrucible.perf.replay_figures import Figures
 
 PAGE_SIZES = (16, 64)
@@ -67,6 +65,7 @@ def replay(
     Requests come in order of arrival, as fast as --concurrency allows.  Status 1 on a broken invariant.
     """
     from kvcrucible.perf.replay import Replay
+    from kvcrucible.perf.replay_input import load_requests
     from kvcrucible.perf.replay_settings import ReplaySettings
 
     if page_size not in PAGE_SIZES:
@@ -74,7 +73,7 @@ def replay(
     settings = ReplaySettings(
         capacity_pages, page_size, concurrency, prefill_chunk, decode_run, max_context, full_every, seed
     )
-    requests = _requests(trace, limit)
+    requests = load_requests(trace, limit)
     with _progress(len(requests), quiet=as_json) as advance:
         figures = Replay(requests, settings, advance).run()
     _report(figures, trace, len(requests), settings.capacity_pages, page_size, as_json)
@@ -82,17 +81,6 @@ def replay(
         raise typer.Exit(ExitStatus.VIOLATION)
     if figures.cut_short:
         raise typer.Exit(ExitStatus.INTERRUPTED)
-
-
-def _requests(trace: Path, limit: int | None) -> list[TraceRequest]:
-    """Read the whole trace first, so that a bad last line shows before the work and not after it."""
-    from kvcrucible.perf.traces import open_trace
-
-    requests = list(open_trace(trace, limit=limit))
-    if not requests:
-        raise InputError(f"{trace}: no request in it")
-    # Stable: requests that arrive together stay in the order of the file.
-    return sorted(requests, key=lambda request: request.arrival_s)
 
 
 @contextmanager
