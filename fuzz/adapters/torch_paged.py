@@ -6,13 +6,12 @@ rewrites flex-attention masks and score functions from logical to physical posit
 frontiers, no units and no way to give back a part.
 
 Verifies, through the harness: that part.  Does not verify: the queue, ids, frontiers, tokens and every refusal but the
-one for want of pages, which are this adapter's own (``UNCHECKED``).
+one for want of pages, which are this adapter's own (:mod:`kvcrucible.fuzz.adapters.book`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,42 +21,22 @@ from torch.nn.attention.experimental._paged_attention import PagedAttention
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
 from kvcrucible.contract.capabilities import ALL_PARTS, Capabilities
-from kvcrucible.contract.config import pages_for
-from kvcrucible.contract.errors import REFUSALS, DeviceCapacity, InputError, Refusal
+from kvcrucible.contract.errors import DeviceCapacity, InputError, Refusal
 from kvcrucible.contract.operations import (
-    DEFAULT_IDENTITY,
-    AdmissionMode,
-    Admitted,
     BeginUnit,
     Cancel,
     EndUnit,
     Finish,
     Operation,
     Outcome,
-    Prefill,
     Schedule,
-    Scheduled,
     Submit,
     TryAdmit,
-    UnitEnded,
     Value,
-    Waiting,
-    WaitingKind,
-    Work,
 )
 from kvcrucible.contract.profiles import Geometry
-from kvcrucible.contract.semantics import Facts, State, first_refusal
-from kvcrucible.contract.snapshot import (
-    PageState,
-    PoolState,
-    RowState,
-    SequenceState,
-    Snapshot,
-    SpaceState,
-    Touched,
-    UnitState,
-)
-from kvcrucible.contract.tokens import EMPTY, Tokens, concat, count, prefix
+from kvcrucible.contract.snapshot import PageState, PoolState, RowState, Snapshot, SpaceState, Touched
+from kvcrucible.fuzz.adapters.book import Book
 from kvcrucible.fuzz.content import Rows
 from kvcrucible.fuzz.setting import Setting
 
@@ -67,8 +46,8 @@ ENGINE = "torch-paged-attention"
 #: What the class can be asked for; everything else of the contract it has no notion of.
 SUPPORTED = frozenset({"Submit", "TryAdmit", "Schedule", "BeginUnit", "EndUnit", "Finish", "Cancel"})
 
-#: Parts of a snapshot that are the class's own tables, or that follow from it having nothing of the kind; the last
-#: three are the adapter's own and are shown because other checks are related to them.
+#: Pools, pages, rows and free pages are the class's own; spaces, sequences, units and queue relate them to the
+#: adapter's book; continuations are empty because the class retains nothing.
 PARTS = ALL_PARTS - {"checkpoints", "findable"}
 
 UNCHECKED = (
@@ -86,53 +65,6 @@ _DTYPES = {"FP32": torch.float32, "BF16": torch.bfloat16}
 
 #: The campaign's tensors are tiny; a device would only add copies.
 _CPU = "cpu"
-
-
-@dataclass(slots=True)
-class _Record:
-    """One queued or active request; ``provisional`` lies beyond the frontier while ``unit`` is in flight."""
-
-    prompt: Tokens
-    limit: int
-    row: int | None = None
-    tokens: Tokens = EMPTY
-    provisional: int = 0
-    unit: int | None = None
-    cancelled: bool = False
-
-    @property
-    def frontier(self) -> int:
-        """Number of committed tokens."""
-        return count(self.tokens)
-
-    @property
-    def state(self) -> State:
-        """Where the request is in its life."""
-        if self.row is None:
-            return State.QUEUED
-        return State.PREFILL if self.frontier < count(self.prompt) else State.DECODE
-
-
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    """One unit in flight: its work, the tokens that it will commit, and the table rows that it froze."""
-
-    sequence: int
-    start: int
-    tokens: Tokens
-    row: int
-    entries: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class _Book:
-    """What the class has no notion of: which request has which batch index, in what order, and how far it is."""
-
-    queue: list[int] = field(default_factory=list)
-    records: dict[int, _Record] = field(default_factory=dict)
-    units: dict[int, _Unit] = field(default_factory=dict)
-    next_sequence: int = 0
-    next_unit: int = 0
 
 
 class TorchPagedAdapter:
@@ -161,7 +93,7 @@ class TorchPagedAdapter:
         self._caches = [
             (torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)) for _ in range(self.layers)
         ]
-        self._setting, self._book = setting, _Book()
+        self._setting, self._book = setting, Book(setting.engine_config())
 
     # -- operations ----------------------------------------------------------------------------------------------------
 
@@ -176,107 +108,32 @@ class TorchPagedAdapter:
         return Outcome(value, refusal, (), (self._counters(),))
 
     def _carry_out(self, operation: Operation) -> Value:
+        book = self._book
+        ended: int | None = None
+        value: Value
         match operation:
             case Submit():
-                return self._submit(operation)
+                return book.submit(operation)
             case TryAdmit(sequence=sequence):
-                return self._try_admit(sequence)
+                return book.try_admit(sequence)
             case Schedule():
-                return self._schedule()
-            case BeginUnit(work=work):
-                return self._begin(work)
-            case EndUnit(unit=unit, commit=True):
-                return self._end(unit)
+                return book.schedule()
+            case BeginUnit(work=work) if len(work) <= 1:
+                unit = book.plan(work)
+                self._reserve(unit.row, unit.stop)
+                return book.begin(unit, self._entries()[unit.row])
+            case EndUnit(unit=number, commit=True):
+                value, ended = book.end(number)
             case Finish(sequence=sequence):
-                self._refuse(Finish, self._facts(sequence))
-                self._erase(sequence)
-                return False
+                # Nothing can be retained, so what was to be is discarded and says so (DESIGN 4.14.5).
+                value, ended = False, book.finish(sequence)
             case Cancel(sequence=sequence):
-                return self._cancel(sequence)
-        raise InputError(f"{ENGINE} cannot carry out {operation!r}")
-
-    def _submit(self, operation: Submit) -> int:
-        prompt = count(operation.prompt)
-        limit = prompt + operation.max_new
-        facts = Facts(
-            prompt=prompt,
-            max_new=operation.max_new,
-            limit=limit,
-            max_context=self._setting.max_context,
-            entitlement_pages=pages_for(limit, self.paged.page_size),
-            capacity_pages=self.paged.n_pages,
-        )
-        self._refuse(Submit, facts)
-        book = self._book
-        sequence, book.next_sequence = book.next_sequence, book.next_sequence + 1
-        book.records[sequence] = _Record(operation.prompt, limit)
-        book.queue.append(sequence)
-        return sequence
-
-    def _try_admit(self, sequence: int) -> Admitted | Waiting:
-        record = self._book.records.get(sequence)
-        # A free row is a reason to wait, not a refusal.
-        self._refuse(TryAdmit, Facts(state=State.GONE if record is None else record.state, free_rows=1))
-        if self._book.queue[0] != sequence:
-            return Waiting(sequence, WaitingKind.BEHIND_HEAD)
-        free = self._free_rows()
-        if not free:
-            return Waiting(sequence, WaitingKind.NO_ROW)
-        self._book.queue.pop(0)
-        self._book.records[sequence].row = free[0]
-        return Admitted(sequence, AdmissionMode.COLD)
-
-    def _schedule(self) -> Scheduled:
-        admitted: list[Admitted] = []
-        while self._book.queue:
-            answer = self._try_admit(self._book.queue[0])
-            if isinstance(answer, Waiting):
-                return Scheduled(tuple(admitted), answer)
-            admitted.append(answer)
-        return Scheduled(tuple(admitted))
-
-    def _begin(self, work: tuple[Work, ...]) -> int:
-        self._refuse(BeginUnit, Facts(empty=not work))
-        if len(work) > 1:
-            raise InputError(f"{ENGINE} takes one work in a unit, found {len(work)}")
-        (item,) = work
-        self._refuse(type(item), self._facts(item.sequence, item.count))
-        record = self._book.records[item.sequence]
-        assert record.row is not None, "an active sequence has a row"
-        start, stop = record.frontier, record.frontier + item.count
-        self._reserve(record.row, stop)
-        tokens = (
-            prefix(record.prompt, stop) if isinstance(item, Prefill) else concat(record.tokens, item.tokens)
-        )
-        unit, self._book.next_unit = self._book.next_unit, self._book.next_unit + 1
-        self._book.units[unit] = _Unit(item.sequence, start, tokens, record.row, self._entries()[record.row])
-        record.unit, record.provisional = unit, stop
-        return unit
-
-    def _end(self, unit: int) -> UnitEnded:
-        self._refuse(EndUnit, Facts(unit_known=unit in self._book.units))
-        ended = self._book.units.pop(unit)
-        record = self._book.records[ended.sequence]
-        if record.cancelled:
-            self._erase(ended.sequence)
-            return UnitEnded((), (ended.sequence,))
-        record.tokens, record.unit = ended.tokens, None
-        return UnitEnded(((ended.sequence, record.frontier),))
-
-    def _cancel(self, sequence: int) -> bool:
-        self._refuse(Cancel, self._facts(sequence))
-        record = self._book.records[sequence]
-        if record.unit is not None:
-            record.cancelled = True
-            return False
-        if record.row is None:
-            self._book.queue.remove(sequence)
-            del self._book.records[sequence]
-        else:
-            self._erase(sequence)
-        return True
-
-    # -- the class under test ------------------------------------------------------------------------------------------
+                value, ended = book.cancel(sequence)
+            case _:
+                raise InputError(f"{ENGINE} cannot carry out {operation!r}")
+        if ended is not None:
+            self.paged.erase(torch.tensor([ended]))
+        return value
 
     def _reserve(self, row: int, stop: int) -> None:
         try:
@@ -287,9 +144,38 @@ class TorchPagedAdapter:
                 raise
             raise DeviceCapacity(f"{stop} positions in row {row}", str(error), "end a sequence") from error
 
-    def _erase(self, sequence: int) -> None:
-        record = self._book.records.pop(sequence)
-        self.paged.erase(torch.tensor([record.row]))
+    # -- observation ---------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Return the class's tables, related to the sequences by the adapter's book.
+
+        A logical page is a (batch index, logical block) of the class, numbered row by row.
+        """
+        paged, book = self.paged, self._book
+        entries, owners = self._entries(), book.owners()
+        pages = {}
+        for row, mapped in enumerate(entries):
+            frontier = book.reach(owners[row])[0] if row in owners else 0
+            for block, device in enumerate(mapped):
+                if device != -1:
+                    page = row * paged.n_pages + block
+                    columns = min(max(frontier - block * paged.page_size, 0), paged.page_size)
+                    pages[page] = PageState(page, 0, 0, columns, int(row in owners), device, -1)
+        return Snapshot(
+            pools=(PoolState("main", paged.page_size, paged.n_pages, *self._counters()),),
+            pages=pages,
+            spaces={
+                (sequence, 0): self._space(sequence, row, entries[row]) for row, sequence in owners.items()
+            },
+            sequences={sequence: book.sequence_state(sequence) for sequence in owners.values()},
+            rows={
+                row: RowState(row, owners.get(row), mapped, self._inverse(row))
+                for row, mapped in enumerate(entries)
+            },
+            units=book.unit_states(),
+            queue=book.queue,
+            free_pages=(tuple(paged.empty_pages),),
+        )
 
     def _counters(self) -> tuple[int, int, int]:
         leased = int(self.paged.capacity.sum()) // self.paged.page_size
@@ -304,102 +190,14 @@ class TorchPagedAdapter:
             rows.append(tuple(entries))
         return rows
 
-    # -- facts ---------------------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def _refuse(operation: type, facts: Facts) -> None:
-        kind = first_refusal(operation, facts)
-        if kind is not None:
-            raise REFUSALS[kind](operation.__name__, repr(facts), "see the semantics table")
-
-    def _facts(self, sequence: int, count_tokens: int = 0) -> Facts:
-        record = self._book.records.get(sequence)
-        if record is None:
-            return Facts(count=count_tokens)
-        return Facts(
-            state=record.state,
-            in_flight=record.unit is not None,
-            frontier=record.frontier,
-            prompt=count(record.prompt),
-            count=count_tokens,
-            limit=record.limit,
-        )
-
-    def _free_rows(self) -> list[int]:
-        taken = {record.row for record in self._book.records.values()}
-        return [row for row in range(self._setting.max_concurrency) if row not in taken]
-
-    # -- observation ---------------------------------------------------------------------------------------------------
-
-    def snapshot(self) -> Snapshot:
-        """Return the class's tables, related to the sequences by the adapter's book.
-
-        A logical page is a (batch index, logical block) of the class, numbered row by row.
-        """
-        paged, book = self.paged, self._book
-        entries, leased = self._entries(), self._counters()
-        owners = {
-            record.row: (sequence, record)
-            for sequence, record in book.records.items()
-            if record.row is not None
-        }
-        size = paged.page_size
-        pages = {}
-        for row, mapped in enumerate(entries):
-            frontier = owners[row][1].frontier if row in owners else 0
-            for block, device in enumerate(mapped):
-                if device != -1:
-                    page = row * paged.n_pages + block
-                    columns = min(max(frontier - block * size, 0), size)
-                    pages[page] = PageState(page, 0, 0, columns, int(row in owners), device, -1)
-        return Snapshot(
-            pools=(PoolState("main", size, paged.n_pages, *leased),),
-            pages=pages,
-            spaces={
-                (sequence, 0): self._space(sequence, record, entries[row])
-                for row, (sequence, record) in owners.items()
-            },
-            sequences={sequence: self._sequence(sequence, record) for sequence, record in owners.values()},
-            rows={
-                row: RowState(row, owners[row][0] if row in owners else None, mapped, self._inverse(row))
-                for row, mapped in enumerate(entries)
-            },
-            units={
-                number: UnitState(
-                    number, ((unit.sequence, unit.start, count(unit.tokens)),), ((unit.row, unit.entries),)
-                )
-                for number, unit in book.units.items()
-            },
-            queue=tuple(book.queue),
-            free_pages=(tuple(paged.empty_pages),),
-        )
-
-    def _space(self, sequence: int, record: _Record, mapped: tuple[int, ...]) -> SpaceState:
-        assert record.row is not None, "a space belongs to an active sequence"
-        first = record.row * self.paged.n_pages
-        pages = tuple(first + block for block, device in enumerate(mapped) if device != -1)
-        provisional = record.frontier if record.unit is None else record.provisional
-        return SpaceState(sequence, 0, pages, record.frontier, provisional)
-
-    def _sequence(self, sequence: int, record: _Record) -> SequenceState:
-        assert record.row is not None, "an active sequence has a row"
-        return SequenceState(
-            sequence,
-            record.row,
-            count(record.prompt),
-            record.limit,
-            None,
-            (pages_for(record.limit, self.paged.page_size),),
-            (0,),
-            record.unit is not None,
-            record.cancelled,
-            record.tokens,
-            DEFAULT_IDENTITY,
-        )
-
     def _inverse(self, row: int) -> tuple[tuple[int, int], ...]:
         blocks = self.paged.physical_to_logical[row].tolist()
         return tuple((page, block) for page, block in enumerate(blocks) if block != -1)
+
+    def _space(self, sequence: int, row: int, mapped: tuple[int, ...]) -> SpaceState:
+        first = row * self.paged.n_pages
+        pages = tuple(first + block for block, device in enumerate(mapped) if device != -1)
+        return SpaceState(sequence, 0, pages, *self._book.reach(sequence))
 
     def drain(self) -> tuple[Snapshot, Touched] | None:
         """Return None: the class does not tell what it touched."""
@@ -437,7 +235,7 @@ class TorchPagedAdapter:
             return None
         rows = [int(self._index(owner)) for owner in owners]
         lengths = torch.zeros(self._setting.max_concurrency, dtype=torch.int64)
-        lengths[rows] = torch.tensor([self._book.records[owner].frontier for owner in owners])
+        lengths[rows] = torch.tensor([self._book.reach(owner)[0] for owner in owners])
         q = torch.zeros(len(lengths), queries.shape[1], 1, queries.shape[2])
         q[rows] = torch.from_numpy(queries).float()[:, :, None]
         k, v = (cache.float() for cache in self._caches[layer])
@@ -452,9 +250,7 @@ class TorchPagedAdapter:
 
     def device_row(self, sequence: int) -> tuple[int, ...]:
         """Return the physical pages of a sequence as ``convert_logical_block_mask`` gives them to the kernel."""
-        record = self._book.records[sequence]
-        positions = record.frontier if record.unit is None else record.provisional
-        mask = self._converted(self._index(sequence), torch.tensor([positions]))
+        mask = self._converted(self._index(sequence), torch.tensor([self._book.reach(sequence)[1]]))
         visited = int(mask.kv_num_blocks[0, 0, 0])
         return tuple(mask.kv_indices[0, 0, 0, :visited].tolist())
 
@@ -471,7 +267,7 @@ class TorchPagedAdapter:
         return self.paged.convert_logical_block_mask(logical, rows, lengths)
 
     def _index(self, sequence: int) -> torch.Tensor:
-        return torch.tensor([self._book.records[sequence].row])
+        return torch.tensor([self._book.row(sequence)])
 
     def poison(self, page: int, first: int, stop: int, value: float) -> None:
         """Fill columns of a physical page in every cache."""
