@@ -30,8 +30,8 @@ def register(app: typer.Typer) -> None:
     def fuzz(
         engine: str = typer.Option("paged", help="Engine under test: paged, torch-paged-attention."),
         depth: str = typer.Option("both", help="ledger (no tensors), payload (rows are read back), or both."),
-        examples: int = typer.Option(200, min=1, help="Examples to run."),
-        steps: int = typer.Option(40, min=1, max=1000, help="Most rules in one example."),
+        examples: int = typer.Option(300, min=1, help="Examples to run."),
+        steps: int = typer.Option(60, min=1, max=1000, help="Most rules in one example."),
         seed: int | None = typer.Option(None, min=0, help="Seed; drawn and printed when not given."),
         seconds: float | None = typer.Option(
             None, min=0.0, help="Stop after about this time, cut short (exit 3)."

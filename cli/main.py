@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from importlib import import_module
 
 import typer
 
 from kvcrucible import __version__
-from kvcrucible.contract.errors import CrucibleError, ExitStatus, InputError, NotRunError
 from kvcrucible.cli.console import stderr_line
+from kvcrucible.contract.errors import CrucibleError, ExitStatus, InputError, NotRunError
 
 #: Modules of ``kvcrucible.cli`` that have a ``register(app)``; the order is the order of ``--help``.
 GROUPS = ("fuzz", "faults", "replay", "capacity", "generate", "model", "invariants", "doctor")
@@ -51,6 +52,10 @@ def main() -> None:
         sys.exit(ExitStatus.INTERRUPTED)
     except CrucibleError as error:
         stderr_line(f"error: {error}")
+        sys.exit(ExitStatus.INTERNAL)
+    except Exception:
+        # Python's own status for an uncaught exception is 1, which here means that an invariant is broken.
+        stderr_line(traceback.format_exc())
         sys.exit(ExitStatus.INTERNAL)
 
 

@@ -17,9 +17,10 @@ from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.fuzz.adapters.registry import build
 from kvcrucible.fuzz.coverage import GOALS
 from kvcrucible.fuzz.draws import settings_for
+from kvcrucible.fuzz.driver import Recorder
 from kvcrucible.fuzz.lockstep import LockStep, Tally
 from kvcrucible.fuzz.machine import machine_class
-from kvcrucible.fuzz.rules import Recorder
+from kvcrucible.fuzz.minimise import minimise
 from kvcrucible.fuzz.setting import Depth, Setting
 from kvcrucible.fuzz.steps import Step
 from kvcrucible.fuzz.waivers import Waiver, waivers_of
@@ -41,8 +42,8 @@ class Plan:
 
     engine: str = "paged"
     depths: tuple[Depth, ...] = (Depth.LEDGER,)
-    examples: int = 200
-    steps: int = 40
+    examples: int = 300
+    steps: int = 60
     seed: int = 0
     seconds: float | None = None
     database: Path | None = None
@@ -149,7 +150,8 @@ def _run_batch(plan: Plan, report: Report, recorder: Recorder, batch: int, examp
 
 
 def _failure(example: LockStep, found: InvariantViolated) -> Failure:
-    return Failure(example.setting, tuple(example.log), found.violations)
+    steps, violations = minimise(example.setting, example.log, found.violations)
+    return Failure(example.setting, steps, violations)
 
 
 def _use_one_thread() -> None:

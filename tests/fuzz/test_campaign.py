@@ -1,0 +1,151 @@
+"""Campaigns hold on the real engine, fail on a broken one with a minimal example, and say what they did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kvcrucible.contract.operations import OPERATIONS
+from kvcrucible.engine.cache import ContextCache
+from kvcrucible.engine.engine import Engine
+from kvcrucible.engine.records import Unit
+from kvcrucible.engine.space import AddressSpace
+from kvcrucible.fuzz.campaign import Plan, Report, run
+from kvcrucible.fuzz.coverage import GOALS
+from kvcrucible.fuzz.reproduction import violations_of
+from kvcrucible.fuzz.setting import Depth
+
+
+def campaign(depth: Depth = Depth.LEDGER, examples: int = 60, seed: int = 11) -> Report:
+    return run(Plan(depths=(depth,), examples=examples, seed=seed, steps=40))
+
+
+@pytest.mark.parametrize("depth", [Depth.LEDGER, pytest.param(Depth.PAYLOAD, marks=pytest.mark.torch)])
+def test_a_campaign_holds(depth: Depth) -> None:
+    if depth is Depth.PAYLOAD:
+        pytest.importorskip("torch")
+    report = campaign(depth)
+    assert report.failure is None, report.failure
+    assert report.cut_short is None
+    assert report.tally.examples >= 60
+    assert set(report.tally.operations) == {kind.__name__ for kind in OPERATIONS}
+    assert sum(report.tally.operations.values()) <= report.tally.steps + 20 * report.tally.examples
+    assert set(report.tally.modes) >= {"cold", "fork"}
+    judged = {"pool-conservation", "table-mirror", "exact-prefix-identity", "refusal-atomic"}
+    assert judged <= {name for name, times in report.tally.premises.items() if times}
+
+
+def test_the_same_seed_does_the_same() -> None:
+    first, second = campaign(examples=10), campaign(examples=10)
+    assert (first.tally, first.failure) == (second.tally, second.failure)
+
+
+def test_another_seed_does_something_else() -> None:
+    assert campaign(examples=10).tally.operations != campaign(examples=10, seed=12).tally.operations
+
+
+def test_a_time_limit_cuts_a_campaign_short() -> None:
+    report = run(Plan(examples=10_000, steps=5, seconds=0.0))
+    assert report.cut_short is not None
+    assert report.tally.examples < 10_000
+
+
+def test_an_interruption_is_reported_with_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def progress(report: Report) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+
+    report = run(Plan(examples=50, steps=5), progress)
+    assert report.cut_short == "interrupted"
+    assert report.failure is None
+    assert report.tally.examples == 3
+
+
+def _tail_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork shares a partial tail instead of copying it."""
+
+    def fork(
+        self: AddressSpace, ledger: object, reservation: object, position: int, copy: object
+    ) -> AddressSpace:
+        pages = self.pages[: -(-position // self.page_size)]
+        ledger.share(pages)  # type: ignore[attr-defined]
+        return AddressSpace(self.pool, self.page_size, pages, position)
+
+    monkeypatch.setattr(AddressSpace, "fork", fork)
+
+
+def _stale_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cut keeps the checkpoints beyond it findable."""
+    real = ContextCache.unmark_beyond
+
+    def unmark(self: ContextCache, marks: list[object], position: int) -> list[object]:
+        kept = [mark for mark in marks if mark.frontier > position >= 0]  # type: ignore[attr-defined]
+        remaining = [mark for mark in marks if mark not in kept]
+        gone = real(self, remaining, position)  # type: ignore[arg-type]
+        for mark in kept:
+            self.owners.pop(mark.checkpoint)  # type: ignore[attr-defined]
+        return gone  # type: ignore[return-value]
+
+    monkeypatch.setattr(ContextCache, "unmark_beyond", unmark)
+
+
+def _commit_of_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An aborted unit commits."""
+    from kvcrucible.engine import units
+
+    real = units.end
+
+    def end(engine: Engine, unit: Unit, commit: bool) -> list[int]:
+        return real(engine, unit, commit=True)
+
+    monkeypatch.setattr(units, "end", end)
+
+
+def _copy_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tail's columns are not copied; the books are right."""
+    monkeypatch.setattr(Engine, "copy_columns", lambda self, pool, source, destination, columns: None)
+
+
+BREAKS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Depth]] = {
+    "tail shared": (_tail_shared, Depth.LEDGER),
+    "stale identity": (_stale_identity, Depth.LEDGER),
+    "abort commits": (_commit_of_aborted, Depth.LEDGER),
+    "copy forgotten": (_copy_forgotten, Depth.PAYLOAD),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_broken_engine_is_found_with_a_short_example(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, depth = BREAKS[name]
+    if depth is Depth.PAYLOAD:
+        pytest.importorskip("torch")
+    with monkeypatch.context() as broken:
+        plant(broken)
+        report = campaign(depth, examples=150)
+        assert report.failure is not None
+        assert len(report.failure.steps) <= 8
+        assert violations_of(report.failure.setting, report.failure.steps)
+    assert violations_of(report.failure.setting, report.failure.steps) == ()
+
+
+def test_an_engine_that_raises_is_a_violation_and_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    def explode(self: Engine, sequence: int) -> int:
+        raise ZeroDivisionError("of its own")
+
+    monkeypatch.setattr(Engine, "checkpoint", explode)
+    report = campaign()
+    assert report.failure is not None
+    assert report.failure.violations[0].invariant == "engine-fault"
+    assert "ZeroDivisionError" in report.failure.violations[0].message
+
+
+def test_goals_are_unique_and_stated() -> None:
+    assert len(GOALS) >= 40
+    assert len({goal.statement for goal in GOALS.values()}) == len(GOALS)
+    assert all(goal.needs for goal in GOALS.values())
+    assert all(name == goal.name for name, goal in GOALS.items())
