@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -91,11 +91,8 @@ def show(study: CapacityStudy, storage: Sequence[ProfileFigures], source: str) -
         soft_wrap=True,
     )
     out.print(_strategies(study))
-    ratio = study.paged_against_static
-    out.print(
-        f"static {study.static.admitted:,} against paged {study.paged.admitted:,}"
-        + (f" ({ratio:.1f} ×)" if ratio is not None else ""),
-    )
+    for line in _reading(study):
+        out.print(line, soft_wrap=True)
     out.print()
     out.print(_profiles(storage, scenario.page_size))
     for profile in storage:
@@ -103,13 +100,41 @@ def show(study: CapacityStudy, storage: Sequence[ProfileFigures], source: str) -
             out.print(f"{profile.name}: {profile.refusal}", style="dim", soft_wrap=True)
 
 
+def _reading(study: CapacityStudy) -> Iterator[str]:
+    """Yield what the table comes to, a line for each strategy and one for the comparison."""
+    budget, probe = study.scenario.budget_slots, study.scenario.probe_tokens
+    static, contiguous, paged = study.strategies
+    full, after = static.full, paged.after
+    yield (
+        f"static: {static.admitted:,} admitted, {static.refused:,} refused; {full.used_tokens:,} of "
+        f"{full.held_slots:,} slots held used ({_percent(full.used_of_held, 0)}), "
+        f"{_percent(full.used_of_budget, 0)} of the budget of {budget:,}"
+    )
+    yield (
+        f"contiguous: {contiguous.admitted:,} admitted ({contiguous.full.held_slots:,} occupied), "
+        f"{contiguous.released:,} freed; {contiguous.after.free_slots:,} slots free, largest hole "
+        f"{contiguous.after.largest_grant_slots:,}; a request of {probe:,} {_answer(contiguous, study)}"
+    )
+    yield (
+        f"paged: {paged.admitted:,} admitted, {paged.released:,} freed; "
+        f"{after.free_slots:,} slots free in whole pages; "
+        f"a request of {probe:,} {_answer(paged, study)}; tail waste {after.waste_slots:,} of {after.held_slots:,} "
+        f"({_percent(after.waste_of_held)}), at most {after.worst_waste_slots:,} in one sequence; "
+        f"{_percent(after.used_of_held)} of what is held is used, {_percent(after.used_of_budget)} of the budget"
+    )
+    ratio = study.paged_against_static
+    yield f"static {static.admitted:,} against paged {paged.admitted:,}" + (
+        f" ({ratio:.1f} ×)" if ratio else ""
+    )
+
+
 def _strategies(study: CapacityStudy) -> Table:
     scenario = study.scenario
     table = Table(title="Allocation", title_justify="left", pad_edge=False)
-    table.add_column("")
-    table.add_column(f"static, {scenario.static_max_tokens:,}", justify="right")
-    table.add_column("contiguous, first fit", justify="right")
-    table.add_column(f"paged, {scenario.page_size:,}", justify="right")
+    table.add_column("", no_wrap=True)
+    table.add_column(f"static {scenario.static_max_tokens:,}", justify="right")
+    table.add_column("contiguous", justify="right")
+    table.add_column(f"paged {scenario.page_size:,}", justify="right")
 
     def row(name: str, cell: Callable[[StrategyFigures], str]) -> None:
         table.add_row(name, *(cell(figures) for figures in study.strategies))
@@ -122,7 +147,7 @@ def _strategies(study: CapacityStudy) -> Table:
     row("every second ends", lambda figures: f"{figures.released:,}")
     _add_moment(row, lambda figures: figures.after)
     row("slots free", lambda figures: f"{figures.after.free_slots:,}")
-    row("  for one sequence at most", lambda figures: f"{figures.after.largest_grant_slots:,}")
+    row("  one can get", lambda figures: f"{figures.after.largest_grant_slots:,}")
     row(f"a request of {scenario.probe_tokens:,}", lambda figures: _answer(figures, study))
     return table
 
@@ -142,16 +167,16 @@ def _add_moment(
     row("    of the budget", lambda figures: _percent(of(figures).used_of_budget))
     row("  wasted", lambda figures: f"{of(figures).waste_slots:,}")
     row("    of what is held", lambda figures: _percent(of(figures).waste_of_held))
-    row("    in one sequence at most", lambda figures: f"{of(figures).worst_waste_slots:,}")
+    row("    most in one", lambda figures: f"{of(figures).worst_waste_slots:,}")
 
 
-def _percent(share: float | None) -> str:
-    return _NOTHING if share is None else f"{share:.1%}"
+def _percent(share: float | None, digits: int = 1) -> str:
+    return _NOTHING if share is None else f"{100 * share:.{digits}f} %"
 
 
 def _profiles(storage: Sequence[ProfileFigures], page_size: int) -> Table:
     suiting = [profile for profile in storage if profile.refusal is None]
-    title = f"{MODEL} in bytes; a profile's pages for one page of another, at equal bytes"
+    title = f"{MODEL}: bytes, × the pages of another"
     table = Table(title=title, title_justify="left", pad_edge=False)
     table.add_column("profile")
     table.add_column("a token", justify="right")
