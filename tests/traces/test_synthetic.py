@@ -68,6 +68,8 @@ def test_the_shape_is_as_described(block_size: int, system_tokens: int) -> None:
             whole = parent.prompt_tokens // block_size
             assert parent.block_ids is not None
             assert ids[:whole] == parent.block_ids[:whole]
+            # The block that the parent had only begun is another one now that it is longer.
+            assert not set(ids) & set(parent.block_ids[whole:])
             assert request.prompt_tokens > parent.prompt_tokens + parent.output_tokens
         earlier[ordinal] = request
         arrival_s = request.arrival_s
