@@ -247,6 +247,13 @@ def test_move_with_truncation_where_a_fork_does_not_fit() -> None:
     assert model.checkpoints == [], "the only checkpoint lay beyond the cut"
 
 
+def test_a_pinned_source_is_not_cut() -> None:
+    model = model_of(capacity=5)
+    do(model, Pin(kept(model, run(0, 0, 10))), Submit(concat(run(0, 0, 5), run(1, 0, 10)), 5))
+    assert model.demand(Schedule()) == 2, "a fork at 5 takes 4 of the 2 pages left"
+    assert do(model, Schedule()).value == Scheduled((), Waiting(1, WaitingKind.DEVICE_CAPACITY))
+
+
 def test_move_with_truncation_needs_less_once_who_shares_the_cut_page_is_released() -> None:
     """Sources 0 and 1 share a page; releasing 1 frees its own page and spares the copy of the shared one."""
     model = model_of(capacity=5)
@@ -293,6 +300,21 @@ def test_least_recently_used_go_first_and_only_as_many_as_needed() -> None:
     assert outcome.evicted == (names[1],), "a fork counts as a use, lookup and pin do not"
     do(model, Finish(4, retain=False), Submit(run(8, 0, 16), 0))
     assert do(model, Schedule()).evicted == (names[2], names[0])
+
+
+def test_an_admission_by_fork_is_a_use_of_its_source() -> None:
+    model = model_of(capacity=4)
+    names = [kept(model, run(source, 0, 4)) for source in range(2)]
+    do(model, Submit(run(0, 0, 5), 0), Schedule(), Finish(2, retain=False))
+    do(model, Submit(run(9, 0, 12), 0))
+    assert do(model, Schedule()).evicted == (names[1],)
+
+
+def test_retaining_is_a_use_whatever_the_id() -> None:
+    model = model_of(capacity=2)
+    older, younger = start(model, run(0, 0, 4)), start(model, run(1, 0, 4))
+    do(model, Finish(younger), Finish(older), Submit(run(9, 0, 4), 0))
+    assert do(model, Schedule()).evicted == (younger,)
 
 
 def test_nothing_is_released_in_vain() -> None:
