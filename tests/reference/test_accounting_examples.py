@@ -310,11 +310,12 @@ def test_an_admission_by_fork_is_a_use_of_its_source() -> None:
     assert do(model, Schedule()).evicted == (names[1],)
 
 
-def test_retaining_is_a_use_whatever_the_id() -> None:
-    model = model_of(capacity=2)
-    older, younger = start(model, run(0, 0, 4)), start(model, run(1, 0, 4))
-    do(model, Finish(younger), Finish(older), Submit(run(9, 0, 4), 0))
-    assert do(model, Schedule()).evicted == (younger,)
+def test_retaining_is_a_use_later_than_an_earlier_fork() -> None:
+    model = model_of(capacity=3)
+    first = start(model, run(0, 0, 4))
+    forked = kept(model, run(1, 0, 4))
+    do(model, Fork(forked, 4, 0), Finish(2, retain=False), Finish(first), Submit(run(9, 0, 8), 0))
+    assert do(model, Schedule()).evicted == (forked,)
 
 
 def test_nothing_is_released_in_vain() -> None:
