@@ -11,6 +11,7 @@ one for want of pages, which are this adapter's own (:mod:`kvcrucible.fuzz.adapt
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -245,7 +246,10 @@ class TorchPagedAdapter:
         else:
             how = {"score_mod": self.paged.get_score_mod(None, lengths)}
             k, v = (cache.expand(len(lengths), -1, -1, -1) for cache in (k, v))
-        out, aux = flex_attention(q, k, v, enable_gqa=True, return_aux=AuxRequest(lse=True), **how)
+        with warnings.catch_warnings():
+            # Asked on purpose: the eager form evaluates the converted functions at every physical position.
+            warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+            out, aux = flex_attention(q, k, v, enable_gqa=True, return_aux=AuxRequest(lse=True), **how)
         return out[rows, :, 0].double().numpy(), aux.lse[rows, :, 0].double().numpy()
 
     def device_row(self, sequence: int) -> tuple[int, ...]:
