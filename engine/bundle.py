@@ -79,12 +79,14 @@ def _move(
     """
     cache.take(source)
     cut = plan.hit < source.frontier
+    # Counted anew: releasing the plan's victims may have left this source alone with pages that it shared before.
+    needed = admission.move_need(source.spaces, pools, limit, plan.hit)
     gained = [
         sum(page.references == 1 for page in space.cut_drops(plan.hit)) if cut else 0
         for space in source.spaces
     ]
     reservations = reserve_bundle(
-        pools, [max(0, need - back) for need, back in zip(plan.need, gained, strict=True)]
+        pools, [max(0, need - back) for need, back in zip(needed, gained, strict=True)]
     )
     marks = cache.rename(cache.unmark_beyond(source.marks, plan.hit), sequence)
     for pool, space, reservation, whole in zip(

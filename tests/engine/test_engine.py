@@ -197,3 +197,17 @@ def test_progress_reports_a_unit_once_its_effects_have_run() -> None:
     stream.synchronize()
     assert e.progress() == (unit,)
     assert e.progress() == ()
+
+
+def test_a_source_that_a_release_leaves_alone_is_cut_without_a_copy() -> None:
+    """Two continuations share every page of a full pool; making room for a cut of one releases the other."""
+    e = engine(capacity=3, page_size=16)
+    first = start(e, 48, 0)
+    second = e.fork(first, 48, 0)
+    e.finish(first)
+    e.finish(second)
+    sequence = e.submit(run(0, 0, 48), 0)
+    assert e.schedule().admitted == (Admitted(sequence, AdmissionMode.MOVE_TRUNCATED, first, 47),)
+    assert e.evicted == [second]
+    assert counters(e) == ((3, 0, 0),)
+    assert e.work.page_copies == 0

@@ -1,0 +1,139 @@
+"""``kvcrucible fuzz`` as people run it: real processes, exit statuses, JSON, hostile arguments."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvcrucible.contract.errors import ExitStatus
+
+COMMAND = [sys.executable, "-m", "kvcrucible", "fuzz"]
+
+#: Runs the command line with an engine that shares a partial tail instead of copying it.
+BROKEN = """
+import sys
+from kvcrucible.engine.space import AddressSpace
+
+def fork(self, ledger, reservation, position, copy):
+    pages = self.pages[: -(-position // self.page_size)]
+    ledger.share(pages)
+    return AddressSpace(self.pool, self.page_size, pages, position)
+
+AddressSpace.fork = fork
+from kvcrucible.cli.main import main
+sys.argv[0] = "kvcrucible"
+main()
+"""
+
+
+def kvcrucible_fuzz(
+    *arguments: str, command: list[str] = COMMAND, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, check=False, timeout=300, **options
+    )
+
+
+def test_a_campaign_that_holds_ends_with_its_tables(tmp_path: Path) -> None:
+    done = kvcrucible_fuzz("--examples", "20", "--depth", "ledger", "--seed", "5", cwd=tmp_path)
+    assert done.returncode == ExitStatus.HELD, done.stderr
+    for part in (
+        "operations by kind",
+        "refusals by kind",
+        "coverage goals",
+        "invariants judged",
+        "steps/s",
+        "seed 5",
+        "held",
+    ):
+        assert part in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_is_one_document_and_repeats_itself(tmp_path: Path) -> None:
+    arguments = ("--examples", "15", "--depth", "ledger", "--seed", "7", "--json")
+    first, second = (json.loads(kvcrucible_fuzz(*arguments, cwd=tmp_path).stdout) for _ in range(2))
+    assert first.pop("seconds") >= 0
+    second.pop("seconds")
+    assert first == second
+    assert first["format"] == "kvcrucible.fuzz-report/1"
+    assert first["failure"] is None
+    assert first["examples"] >= 15
+
+
+def test_a_violation_prints_the_sequence_and_writes_a_test(tmp_path: Path) -> None:
+    done = kvcrucible_fuzz(
+        "--depth",
+        "ledger",
+        "--seed",
+        "1",
+        "--out",
+        str(tmp_path),
+        command=[sys.executable, "-c", BROKEN, "fuzz"],
+    )
+    assert done.returncode == ExitStatus.VIOLATION, done.stderr
+    assert "minimal sequence" in done.stdout
+    assert "Fork(" in done.stdout
+    (path,) = tmp_path.glob("test_*.py")
+    mended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert mended.returncode == 0, mended.stdout
+
+
+def test_a_time_limit_is_inconclusive(tmp_path: Path) -> None:
+    done = kvcrucible_fuzz("--examples", "100000", "--seconds", "0.1", "--depth", "ledger", cwd=tmp_path)
+    assert done.returncode == ExitStatus.INCONCLUSIVE
+    assert "time limit" in done.stdout
+
+
+def test_an_interruption_keeps_what_was_done(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "--examples", "1000000", "--depth", "ledger"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == ExitStatus.INTERRUPTED, err
+    assert "interrupted" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--engine", "[red]mine[/red]\x1b[2J"), "unknown engine"),
+        (("--depth", "deep"), "unknown depth"),
+        (("--examples", "0"), "--examples"),
+    ],
+)
+def test_a_bad_argument_is_a_usage_error(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    done = kvcrucible_fuzz(*arguments, cwd=tmp_path)
+    assert done.returncode == ExitStatus.USAGE
+    assert message in done.stderr
+    assert "\x1b[2J" not in done.stderr + done.stdout
+
+
+def test_ledger_depth_needs_no_torch(tmp_path: Path) -> None:
+    blocked = textwrap.dedent(
+        """
+        import sys
+        for name in ("torch", "numpy", "triton", "pynvml"):
+            sys.modules[name] = None
+        sys.argv = ["kvcrucible", "fuzz", "--examples", "5", "--seed", "1"]
+        from kvcrucible.cli.main import main
+        main()
+        """
+    )
+    done = kvcrucible_fuzz(command=[sys.executable, "-c", blocked], cwd=tmp_path)
+    assert done.returncode == ExitStatus.HELD, done.stderr
+    assert "depth ledger" in done.stdout
