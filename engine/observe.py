@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
+from operator import attrgetter
 
 from kvcrucible.contract.snapshot import (
     CheckpointState,
@@ -23,6 +24,9 @@ from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.pool import generation_of
 from kvcrucible.engine.records import Continuation, Mark, Sequence
 from kvcrucible.engine.space import AddressSpace
+
+#: At C speed: a long space has thousands of pages and is observed with every unit.
+_page_id: Callable[[LogicalPage], int] = attrgetter("page")
 
 
 def snapshot(engine: Engine) -> Snapshot:
@@ -156,9 +160,7 @@ def _provisional(engine: Engine, holder: Sequence | Continuation, space: Address
 
 
 def _space(owner: int, space: AddressSpace, provisional: int) -> SpaceState:
-    return SpaceState(
-        owner, space.pool, tuple([page.page for page in space.pages]), space.frontier, provisional
-    )
+    return SpaceState(owner, space.pool, tuple(map(_page_id, space.pages)), space.frontier, provisional)
 
 
 def _sequence(record: Sequence) -> SequenceState:
