@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
+from kvcrucible.contract.operations import BeginUnit, Prefill, Schedule, Submit
+from kvcrucible.contract.tokens import run
 from kvcrucible.fuzz import campaign, lockstep
 from kvcrucible.fuzz.adapters import registry
 from kvcrucible.fuzz.reproduction import violations_of
@@ -67,14 +69,6 @@ class KeepsRowAtErase(PagedAttention):
         self.page_table[batch_idx] = mapped
 
 
-class LosesAPageAtErase(PagedAttention):
-    def erase(self, batch_idx: Any) -> None:
-        held = len(self.empty_pages)
-        super().erase(batch_idx)
-        if len(self.empty_pages) > held + 1:
-            self.empty_pages.pop()
-
-
 class ConvertsOtherRow(PagedAttention):
     def convert_logical_block_mask(self, block_mask: Any, batch_idx: Any = None, kv_len: Any = None) -> Any:
         return super().convert_logical_block_mask(block_mask, None, kv_len)
@@ -91,9 +85,7 @@ FAULTS: dict[type[Any], set[str]] = {
     HandsOutTwice: {"lease-unique", "pool-conservation"},
     MapsBackOneOff: {"table-mirror"},
     WritesOneColumnOff: {"no-stale-read"},
-    TakesBeforeItRefuses: {"refusal-atomic", "pool-conservation"},
     KeepsRowAtErase: {"table-mirror", "refcount-exact", "pool-conservation"},
-    LosesAPageAtErase: {"pool-conservation", "lease-unique"},
     ConvertsOtherRow: {"table-mirror"},
     ScoresBeyondTheEnd: {"kernel-oracle"},
 }
@@ -151,3 +143,17 @@ def test_planted_faults_are_found_in_spite_of_the_waivers(
     assert found & FAULTS[fault], found
     # What was found is the fault and not the engine: the same steps hold on the class as it is.
     assert violations_of(report.failure.setting, report.failure.steps) == ()
+
+
+def test_a_refusal_that_takes_pages_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given steps and not a campaign: want of pages takes long to shrink."""
+    steps = [
+        Submit(run(0, 0, 1), 0),
+        Submit(run(0, 0, 12), 0),
+        Schedule(),
+        BeginUnit((Prefill(0, 1),)),
+        BeginUnit((Prefill(1, 12),)),
+    ]
+    assert violations_of(TIGHT, steps) == ()
+    _use(monkeypatch, TakesBeforeItRefuses)
+    assert "refusal-atomic" in {violation.invariant for violation in violations_of(TIGHT, steps)}
