@@ -1,7 +1,8 @@
 """Operations as plain JSON-ready data and back: for histories, reproductions and other languages.
 
-An operation is ``[name, {field: value}]``; nested works carry their name the same way and an identity is an object.  What
-comes in is judged by the operation's own type annotations; anything else is an ``InputError`` that says where it is wrong.
+An operation is ``[name, {field: value}]``; nested works carry their name the same way and an identity is an object.
+What comes in is judged by the operation's own type annotations; anything else is an ``InputError`` that says where it
+is wrong.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ def _build(plain: Any, kinds: dict[str, type], what: str) -> Any:
     unknown = sorted(set(map(str, values)) - set(known))
     if unknown:
         raise InputError(f"{name} has no field {unknown[0]!r:.40}; it has {', '.join(known)}")
-    missing = [field.name for field in known.values() if field.default is MISSING and field.name not in values]
+    missing = [
+        field.name for field in known.values() if field.default is MISSING and field.name not in values
+    ]
     if missing:
         raise InputError(f"{name} lacks its field {missing[0]!r}")
     return kind(**{key: _field(name, key, str(known[key].type), value) for key, value in values.items()})
@@ -106,7 +109,7 @@ def _tokens(where: str, value: Any) -> Tokens:
     return canonical(runs)
 
 
-def _identity(where: str, value: dict[str, Any]) -> Identity:
+def _identity(where: str, value: dict[Any, Any]) -> Identity:
     defaults = Identity()
     for key, item in value.items():
         if not isinstance(key, str) or not hasattr(defaults, key):
