@@ -110,10 +110,10 @@ def _tokens(where: str, value: Any) -> Tokens:
 
 
 def _identity(where: str, value: dict[Any, Any]) -> Identity:
-    defaults = Identity()
+    kinds = {field.name: type(field.default) for field in fields(Identity)}
     for key, item in value.items():
-        if not isinstance(key, str) or not hasattr(defaults, key):
+        if key not in kinds:
             raise InputError(f"{where} has no field {key!r:.40}")
-        if type(item) is not type(getattr(defaults, key)):
-            raise InputError(f"{where}.{key} is {type(getattr(defaults, key)).__name__}, found {item!r:.80}")
+        if type(item) is not kinds[key]:
+            raise InputError(f"{where}.{key} is {kinds[key].__name__}, found {item!r:.80}")
     return Identity(**value)

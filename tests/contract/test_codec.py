@@ -74,6 +74,7 @@ def test_round_trip_through_json(operation: Operation) -> None:
         (["Lookup", {"prompt": [[0, 0]]}], "a run is"),
         (["Lookup", {"prompt": [[0, 0, -1]]}], "at least 0"),
         (["Lookup", {"prompt": [], "identity": {"colour": "red"}}], "no field 'colour'"),
+        (["Lookup", {"prompt": [], "identity": {"__doc__": "x"}}], "no field '__doc__'"),
         (["Lookup", {"prompt": [], "identity": {"adapter": 3}}], "adapter is str"),
         (["BeginUnit", {"work": [["Fork", {}]]}], "unknown work 'Fork'"),
         (["Submit", {"prompt": [], "max_new": 1, "session": 4}], "session is str"),
