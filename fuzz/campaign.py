@@ -15,7 +15,7 @@ from hypothesis.stateful import get_state_machine_test
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.fuzz.adapters.registry import build
-from kvcrucible.fuzz.coverage import GOALS
+from kvcrucible.fuzz.coverage import GOALS, within_reach
 from kvcrucible.fuzz.draws import settings_for
 from kvcrucible.fuzz.driver import Recorder
 from kvcrucible.fuzz.lockstep import LockStep, Tally
@@ -71,9 +71,12 @@ class Report:
     steps_before_failure: int | None = None
 
     def goals(self) -> dict[str, int]:
-        """Return how often each goal was reached that the engine's operations can reach."""
-        able = self.capabilities.operations
-        return {name: self.tally.goals[name] for name, goal in GOALS.items() if goal.needs & able}
+        """Return how often each goal was reached that the engine can reach."""
+        return {
+            name: self.tally.goals[name]
+            for name, goal in GOALS.items()
+            if within_reach(goal, self.capabilities)
+        }
 
     def unchecked(self) -> list[str]:
         """Return what could not be checked on this engine, in words: its own limits, and checkers that do not apply."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from kvcrucible.reference.accounting import AccountingModel
-
+from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.config import pages_for
 from kvcrucible.contract.errors import RefusalKind
 from kvcrucible.contract.operations import (
@@ -38,6 +37,7 @@ from kvcrucible.contract.operations import Schedule as ScheduleOperation
 from kvcrucible.contract.snapshot import Snapshot
 from kvcrucible.contract.tokens import count
 from kvcrucible.fuzz.setting import Setting
+from kvcrucible.reference.accounting import AccountingModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,33 @@ def reached(observation: Observation, outcome: Outcome, after: Snapshot, setting
     for goal in _BY_OPERATION.get(type(observation.operation), ()):
         if goal.reached(seen):
             yield goal.name
+
+
+#: Goals that a prefix cache alone can reach, and those that retaining sequences alone can.
+_OF_THE_PREFIX_CACHE = frozenset(
+    {"admit-fork", "admit-move", "admit-move-truncated", "hit-on-active-source", "hit-inside-a-page"}
+)
+_OF_RETAINING = frozenset(
+    {"release-under-pressure", "released-while-borrowed", "retain-replaces-session", "retain-of-nothing"}
+)
+
+
+def within_reach(goal: Goal, able: Capabilities) -> bool:
+    """Say whether an engine can reach ``goal`` at all: it has one of the operations, and what else it takes."""
+    if not goal.needs & able.operations:
+        return False
+    if goal.name in _OF_THE_PREFIX_CACHE or goal.name == "wait-session-busy":
+        return "Lookup" in able.operations
+    if goal.name in _OF_RETAINING:
+        return "Release" in able.operations
+    match goal.name:
+        case "abort-returns-pages":
+            return able.aborts
+        case "cancelled-beside-committed":
+            return able.works_per_unit != 1
+        case "wait-device-capacity":
+            return able.reserves
+    return True
 
 
 def admissions(value: Value) -> tuple[Admitted, ...]:
@@ -340,6 +367,7 @@ for _pages, _word in ((-1, "one page more than"), (0, "exactly"), (1, "one page 
         f"capacity-at-demand{-_pages:+d}" if _pages else "capacity-at-demand",
         f"ask when {_word} the pages needed can be had",
         _slack(_pages),
+        BeginUnit,
         Fork,
         ScheduleOperation,
         TryAdmit,

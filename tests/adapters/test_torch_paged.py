@@ -31,6 +31,7 @@ from kvcrucible.contract.operations import (
 from kvcrucible.contract.snapshot import Snapshot, from_plain, schema, to_plain
 from kvcrucible.contract.tokens import run
 from kvcrucible.fuzz.adapters.registry import PAYLOAD_GEOMETRY, build
+from kvcrucible.fuzz.coverage import GOALS, within_reach
 from kvcrucible.fuzz.setting import Depth, Setting
 from kvcrucible.invariants.registry import inapplicable
 
@@ -285,3 +286,10 @@ def test_finding_a_mask_for_a_part_of_the_rows_masks_by_the_wrong_row() -> None:
     zero = torch.tensor(0)
     shown = [bool(mask.mask_mod(zero, zero, zero, torch.tensor(page * 4 + column))) for column in range(4)]
     assert shown == [False] * 4, "every position of row 1's own page is masked out"
+
+
+def test_goals_within_reach_are_those_of_what_it_can_do(adapter: Any) -> None:
+    reach = {name for name, goal in GOALS.items() if within_reach(goal, adapter.capabilities)}
+    assert {"capacity-at-demand", "two-units-in-flight", "wait-no-row"} <= reach
+    assert not {"abort-returns-pages", "admit-fork", "release-under-pressure", "cut-to-0"} & reach
+    assert all(within_reach(goal, Capabilities("everything")) for goal in GOALS.values())
