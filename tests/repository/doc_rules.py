@@ -53,11 +53,12 @@ def selected(root: Path, patterns: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def exists(root: Path, base: Path, target: str) -> Path | None:
     """Return the file that ``target`` names from ``base``; in a source archive the folders stand in the package."""
-    direct = base / target
+    direct = (base / target).resolve()
     if direct.exists():
         return direct
-    packaged = root / "src" / PACKAGE / target
-    return packaged if base == root and packaged.exists() else None
+    root = root.resolve()
+    packaged = root / "src" / PACKAGE / direct.relative_to(root) if direct.is_relative_to(root) else direct
+    return packaged if packaged.exists() else None
 
 
 def broken_links(root: Path) -> Iterator[str]:

@@ -40,6 +40,16 @@ def test_a_broken_link_is_caught(tree: Path, link: str) -> None:
     assert found.startswith(f"GLOSSARY.md: {link}: no such ")
 
 
+def test_links_hold_in_a_source_archive_where_the_folders_stand_in_the_package(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    package = tmp_path / "src" / "kvcrucible" / "engine"
+    package.mkdir(parents=True)
+    (package / "pool.py").touch()
+    (tmp_path / "README.md").write_text("[a](engine/pool.py)", encoding="utf-8")
+    (tmp_path / "docs" / "a.md").write_text("[a](../engine/pool.py) [b](engine/pool.py)", encoding="utf-8")
+    assert list(doc_rules.broken_links(tmp_path)) == ["docs/a.md: engine/pool.py: no such file"]
+
+
 def test_decisions_are_numbered_once_and_named_only_where_they_exist(repository: Path) -> None:
     assert list(doc_rules.decision_problems(repository)) == []
 
