@@ -395,6 +395,17 @@ for _kind in WaitingKind:
     )
 
 
+@_goal(
+    "cut-source-after-release",
+    "a source is cut and moved after others were released",
+    ScheduleOperation,
+    TryAdmit,
+)
+def _moved_after_release(seen: Seen) -> bool:
+    modes = {one.mode for one in admissions(seen.outcome.value)}
+    return AdmissionMode.MOVE_TRUNCATED in modes and bool(seen.outcome.evicted)
+
+
 @_goal("hit-on-active-source", "admission forks a sequence that is still active", ScheduleOperation, TryAdmit)
 def _hit_active(seen: Seen) -> bool:
     return any(one.source in seen.before.sequences for one in admissions(seen.outcome.value))

@@ -243,7 +243,8 @@ class LockStep:
     def _require(self, violations: list[Violation], snapshot: Snapshot) -> None:
         """Raise for what no waiver covers; ``snapshot`` is the state in which the violations were found."""
         counting = []
-        for violation in violations:
+        # The step check and the full check may both see one violation; it is reported once.
+        for violation in dict.fromkeys(violations):
             waiver = covering(self._waivers, violation, snapshot)
             if waiver is None:
                 counting.append(violation)
