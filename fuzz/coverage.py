@@ -104,7 +104,14 @@ def reached(observation: Observation, outcome: Outcome, after: Snapshot, setting
 
 #: Goals that a prefix cache alone can reach, and those that retaining sequences alone can.
 _OF_THE_PREFIX_CACHE = frozenset(
-    {"admit-fork", "admit-move", "admit-move-truncated", "hit-on-active-source", "hit-inside-a-page"}
+    {
+        "admit-fork",
+        "admit-move",
+        "admit-move-truncated",
+        "cut-source-after-release",
+        "hit-on-active-source",
+        "hit-inside-a-page",
+    }
 )
 _OF_RETAINING = frozenset(
     {"release-under-pressure", "released-while-borrowed", "retain-replaces-session", "retain-of-nothing"}
