@@ -41,7 +41,9 @@ def register(app: typer.Typer) -> None:
         json_output: bool = typer.Option(False, "--json", help="Print the report as JSON."),
     ) -> None:
         """Drive an engine and the reference in lock step until something differs, or all examples held."""
-        from kvcrucible.fuzz.campaign import Plan, run
+        from kvcrucible.fuzz.campaign import Plan, keep_out_of_the_working_folder, run
+
+        keep_out_of_the_working_folder()
 
         plan = Plan(
             engine,
@@ -55,6 +57,8 @@ def register(app: typer.Typer) -> None:
         report = _run_with_progress(plan, run)
         path = _write_reproduction(report, out)
         if json_output:
+            from kvcrucible.fuzz.report import report_to_plain
+
             print_json(report_to_plain(report, path))
         else:
             _print_report(console(), report, path)
@@ -125,46 +129,6 @@ def _status(report: Report) -> ExitStatus:
     if report.cut_short == "interrupted":
         return ExitStatus.INTERRUPTED
     return ExitStatus.HELD if report.cut_short is None else ExitStatus.INCONCLUSIVE
-
-
-def report_to_plain(report: Report, reproduction: Path | None) -> dict[str, Any]:
-    """Return the report as JSON-ready data."""
-    tally, failure = report.tally, report.failure
-    return {
-        "format": "kvcrucible.fuzz-report/1",
-        "engine": report.plan.engine,
-        "depths": [depth.value for depth in report.plan.depths],
-        "seed": report.plan.seed,
-        "examples": tally.examples,
-        "steps": tally.steps,
-        "seconds": round(report.seconds, 3),
-        "operations": dict(sorted(tally.operations.items())),
-        "refusals": dict(sorted(tally.refusals.items())),
-        "waits": dict(sorted(tally.waits.items())),
-        "admissions": dict(sorted(tally.modes.items())),
-        "goals": report.goals(),
-        "invariants": {
-            name: {"judged": tally.invariants[name], "with_premise": tally.premises[name]}
-            for name in sorted(tally.invariants)
-        },
-        "unchecked": report.unchecked(),
-        "known_differences": {waiver.id: times for waiver, times in report.known_differences()},
-        "cut_short": report.cut_short,
-        "failure": None if failure is None else _failure_to_plain(failure, reproduction),
-    }
-
-
-def _failure_to_plain(failure: Failure, reproduction: Path | None) -> dict[str, Any]:
-    from kvcrucible.fuzz.steps import step_to_plain
-
-    return {
-        "setting": failure.setting.to_plain(),
-        "steps": [step_to_plain(step) for step in failure.steps],
-        "violations": [
-            {"invariant": found.invariant, "message": found.message} for found in failure.violations
-        ],
-        "reproduction": None if reproduction is None else str(reproduction),
-    }
 
 
 def _print_report(screen: Console, report: Report, path: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity
+from hypothesis.configuration import set_hypothesis_home_dir
 from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.stateful import get_state_machine_test
 
@@ -18,7 +20,7 @@ from kvcrucible.fuzz.adapters.registry import build
 from kvcrucible.fuzz.coverage import GOALS, within_reach
 from kvcrucible.fuzz.draws import settings_for
 from kvcrucible.fuzz.driver import Recorder
-from kvcrucible.fuzz.lockstep import LockStep, Tally
+from kvcrucible.fuzz.lockstep import Tally
 from kvcrucible.fuzz.machine import machine_class
 from kvcrucible.fuzz.minimise import minimise
 from kvcrucible.fuzz.setting import Depth, Setting
@@ -51,11 +53,16 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A minimal failing example."""
+    """A minimal failing example.
+
+    ``examples_before``, ``steps_before``: how much had been tried when a failure was first seen, before shrinking.
+    """
 
     setting: Setting
     steps: tuple[Step, ...]
     violations: tuple[Violation, ...]
+    examples_before: int = 0
+    steps_before: int = 0
 
 
 @dataclass(slots=True)
@@ -68,7 +75,6 @@ class Report:
     failure: Failure | None = None
     cut_short: str | None = None
     seconds: float = 0.0
-    steps_before_failure: int | None = None
 
     def goals(self) -> dict[str, int]:
         """Return how often each goal was reached that the engine can reach."""
@@ -90,7 +96,7 @@ class Report:
 
 def default_depths() -> tuple[Depth, ...]:
     """Return both depths where torch is installed, else ledger depth alone."""
-    return (Depth.LEDGER, Depth.PAYLOAD) if find_spec("torch") is not None else (Depth.LEDGER,)
+    return (Depth.LEDGER, Depth.PAYLOAD) if _has_torch() else (Depth.LEDGER,)
 
 
 def run(plan: Plan, on_progress: Callable[[Report], None] | None = None) -> Report:
@@ -147,21 +153,39 @@ def _run_batch(plan: Plan, report: Report, recorder: Recorder, batch: int, examp
     try:
         hypothesis.seed(plan.seed + batch * _BATCH_STRIDE)(test)()
     except InvariantViolated as found:
-        # Hypothesis runs the minimal example last, so the recorder holds just that one.
-        assert recorder.current is not None
-        report.failure = _failure(recorder.current, found)
+        report.failure = _failure(recorder, found)
 
 
-def _failure(example: LockStep, found: InvariantViolated) -> Failure:
+def _failure(recorder: Recorder, found: InvariantViolated) -> Failure:
+    # Hypothesis runs the minimal example last, so the recorder holds just that one.
+    example = recorder.current
+    assert example is not None
+    assert recorder.first_failure is not None
     steps, violations = minimise(example.setting, example.log, found.violations)
-    return Failure(example.setting, steps, violations)
+    return Failure(example.setting, steps, violations, *recorder.first_failure)
 
 
 def _use_one_thread() -> None:
     """Keep torch to one thread: the tensors are tiny, and a shared machine's cores are better left to other
     examples.
     """
-    if find_spec("torch") is not None:
+    if _has_torch():
         import torch
 
         torch.set_num_threads(1)
+
+
+def _has_torch() -> bool:
+    try:
+        return find_spec("torch") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def keep_out_of_the_working_folder() -> None:
+    """Let Hypothesis keep its own files in the user's cache, so that a command writes nothing where it is started.
+
+    For the whole process, so it is the commands that call it.
+    """
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    set_hypothesis_home_dir(Path(cache) / "kvcrucible" / "hypothesis")

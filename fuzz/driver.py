@@ -37,6 +37,12 @@ class Recorder:
 
     current: LockStep | None = None
     on_example: Callable[[], None] | None = None
+    first_failure: tuple[int, int] | None = None
+
+    def failed(self, tally: Tally) -> None:
+        """Note how much had been tried when an example failed for the first time: (examples, steps)."""
+        if self.first_failure is None:
+            self.first_failure = (tally.examples + 1, tally.steps)
 
 
 class Driver(RuleBasedStateMachine):
@@ -57,13 +63,18 @@ class Driver(RuleBasedStateMachine):
                 self.lock.step(step)
             except BaseException:
                 self.failed = True
+                self.recorder.failed(self.tally)
                 raise
 
     def teardown(self) -> None:
         """End the example in lock step, unless it failed."""
         if not hasattr(self, "lock") or self.failed:
             return
-        self.lock.close()
+        try:
+            self.lock.close()
+        except BaseException:
+            self.recorder.failed(self.tally)
+            raise
         self.tally.examples += 1
         if self.recorder.on_example is not None:
             self.recorder.on_example()

@@ -127,8 +127,13 @@ def test_ledger_depth_needs_no_torch(tmp_path: Path) -> None:
     blocked = textwrap.dedent(
         """
         import sys
-        for name in ("torch", "numpy", "triton", "pynvml"):
-            sys.modules[name] = None
+
+        class Absent:
+            def find_spec(self, name, path=None, target=None):
+                if name.partition(".")[0] in ("torch", "numpy", "triton", "pynvml"):
+                    raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+        sys.meta_path.insert(0, Absent())
         sys.argv = ["kvcrucible", "fuzz", "--examples", "5", "--seed", "1"]
         from kvcrucible.cli.main import main
         main()

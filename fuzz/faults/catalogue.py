@@ -1,0 +1,109 @@
+"""The fault catalogue: small declared source changes that a campaign must find (DESIGN 5, 7).
+
+Product code carries no switches: a fault is applied by an overlay in a child process
+(:mod:`kvcrucible.fuzz.faults.overlay`), and the catalogue fails its tests when an anchor no longer matches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from importlib.util import find_spec
+from typing import Any
+
+import yaml
+
+from kvcrucible.contract.errors import InputError
+from kvcrucible.fuzz.setting import Depth
+
+#: Name and version of the catalogue's form.
+FORMAT = "kvcrucible.faults/1"
+
+#: Only modules under this name are changed: faults are the engine's, never the judge's.
+MUTABLE_PACKAGE = "kvcrucible.engine."
+
+
+@dataclass(frozen=True, slots=True)
+class PublicBug:
+    """A bug of another engine with the same mechanism: its id in the catalogue of public bugs, and its thread."""
+
+    id: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One planted fault.
+
+    ``depth`` is the lowest at which it can be seen, ``expects`` names the invariants that may tell it.
+    """
+
+    id: str
+    title: str
+    module: str
+    anchor: str
+    replacement: str
+    depth: Depth
+    expects: tuple[str, ...]
+    recreates: tuple[PublicBug, ...]
+    mechanism: str
+
+    def apply_to(self, source: str) -> str:
+        """Return the module's source with the fault in it; raises ``InputError`` unless the anchor is there once."""
+        times = source.count(self.anchor)
+        if times != 1:
+            raise InputError(
+                f"fault {self.id} no longer matches: its anchor occurs {times} times in {self.module}; "
+                "write it anew against the present source"
+            )
+        return source.replace(self.anchor, self.replacement)
+
+
+@cache
+def catalogue() -> dict[str, Fault]:
+    """Return every fault by id, in the order of the file."""
+    text = resources.files("kvcrucible.fuzz.faults").joinpath("catalogue.yaml").read_text("utf-8")
+    plain: dict[str, Any] = yaml.safe_load(text)
+    if plain.get("format") != FORMAT:
+        raise InputError(f"the fault catalogue is {plain.get('format')!r}, expected {FORMAT!r}")
+    faults = [_fault(entry) for entry in plain["faults"]]
+    found = {fault.id: fault for fault in faults}
+    if len(found) != len(faults):
+        raise InputError("the fault catalogue names a fault twice")
+    return found
+
+
+def fault(name: str) -> Fault:
+    """Return one fault; raises ``InputError`` for an unknown id."""
+    found = catalogue().get(name)
+    if found is None:
+        raise InputError(f"unknown fault {name!r:.60}; known: {', '.join(catalogue())}")
+    return found
+
+
+def source_of(module: str) -> str:
+    """Return a module's own source without running it."""
+    spec = find_spec(module)
+    loader = None if spec is None else spec.loader
+    source = loader.get_source(module) if loader is not None and hasattr(loader, "get_source") else None
+    if source is None:
+        raise InputError(f"module {module} has no source to plant a fault in")
+    return str(source)
+
+
+def _fault(entry: dict[str, Any]) -> Fault:
+    module = entry["module"]
+    if not module.startswith(MUTABLE_PACKAGE):
+        raise InputError(f"fault {entry['id']} changes {module}; only {MUTABLE_PACKAGE}* may be changed")
+    return Fault(
+        id=entry["id"],
+        title=entry["title"],
+        module=module,
+        anchor=entry["anchor"],
+        replacement=entry["replacement"],
+        depth=Depth(entry["depth"]),
+        expects=tuple(entry["expects"]),
+        recreates=tuple(PublicBug(bug["id"], bug["url"]) for bug in entry["recreates"]),
+        mechanism=entry["mechanism"],
+    )

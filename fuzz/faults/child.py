@@ -1,0 +1,79 @@
+"""Runs in a child process: plants one fault, then a campaign or a given reproduction.
+
+``python -m kvcrucible.fuzz.faults.child FAULT …``; FAULT ``none`` plants nothing: so the judge itself is judged.
+Nothing of the engine may be imported before the fault is planted, so imports stand where they are needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from kvcrucible.contract.errors import ExitStatus
+from kvcrucible.fuzz.faults.catalogue import fault
+from kvcrucible.fuzz.faults.overlay import plant
+
+#: Names the engine as it is.
+NO_FAULT = "none"
+
+
+def main(arguments: list[str] | None = None) -> ExitStatus:
+    """Carry out the command line and return the exit status: 0 held, 1 violation."""
+    options = _parse(arguments)
+    if options.fault != NO_FAULT:
+        plant(fault(options.fault))
+    if options.reproduction is not None:
+        return _reproduce(options.reproduction)
+    return _campaign(options)
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m kvcrucible.fuzz.faults.child")
+    parser.add_argument("fault")
+    parser.add_argument("--depth", action="append", default=[])
+    parser.add_argument("--examples", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=None, help="folder for the reproduction")
+    parser.add_argument(
+        "--reproduction", type=Path, default=None, help="run this file's test instead of a campaign"
+    )
+    return parser.parse_args(arguments)
+
+
+def _campaign(options: argparse.Namespace) -> ExitStatus:
+    from kvcrucible.fuzz.campaign import Plan, default_depths, keep_out_of_the_working_folder, run
+    from kvcrucible.fuzz.report import report_to_plain
+    from kvcrucible.fuzz.reproduction import write
+    from kvcrucible.fuzz.setting import Depth
+
+    keep_out_of_the_working_folder()
+    depths = tuple(Depth(depth) for depth in options.depth) or default_depths()
+    report = run(Plan("paged", depths, options.examples, options.steps, options.seed))
+    path = None
+    if report.failure is not None and options.out is not None:
+        path = write(options.out, report.failure.setting, report.failure.steps, report.failure.violations)
+    json.dump(report_to_plain(report, path), sys.stdout)
+    return ExitStatus.HELD if report.failure is None else ExitStatus.VIOLATION
+
+
+def _reproduce(path: Path) -> ExitStatus:
+    from runpy import run_path
+
+    from kvcrucible.invariants.violation import InvariantViolated
+
+    tests = [value for name, value in run_path(str(path)).items() if name.startswith("test_")]
+    assert tests, f"{path} holds no test"
+    try:
+        for test in tests:
+            test()
+    except InvariantViolated as found:
+        print(found)
+        return ExitStatus.VIOLATION
+    return ExitStatus.HELD
+
+
+if __name__ == "__main__":
+    sys.exit(main())

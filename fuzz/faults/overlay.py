@@ -1,0 +1,54 @@
+"""Applies a fault to the source of one module as it is imported; in a child process, before the module is there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import CodeType, ModuleType
+
+from kvcrucible.contract.errors import CrucibleError
+from kvcrucible.fuzz.faults.catalogue import Fault
+
+
+class _FaultyLoader(SourceFileLoader):
+    """Compiles the changed source; cached bytecode of the real module is neither read nor written."""
+
+    def __init__(self, fullname: str, path: str, fault: Fault) -> None:
+        super().__init__(fullname, path)
+        self._fault = fault
+
+    def get_code(self, fullname: str) -> CodeType:
+        source = self._fault.apply_to(self.get_data(self.path).decode("utf-8"))
+        # Statements keep their line numbers only up to the fault; a traceback names the real file all the same.
+        code: CodeType = compile(source, self.path, "exec", dont_inherit=True)
+        return code
+
+
+class _FaultFinder(MetaPathFinder):
+    """Finds the fault's module alone; everything else goes its usual way."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self.fault.module:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or not isinstance(spec.loader, SourceFileLoader):
+            return None
+        spec.loader = _FaultyLoader(fullname, spec.loader.path, self.fault)
+        return spec
+
+
+def plant(fault: Fault) -> None:
+    """Make this process import ``fault.module`` with the fault in it, for good.
+
+    Raises ``CrucibleError`` where the module has been imported already, so that nothing half-changed is ever judged.
+    """
+    if fault.module in sys.modules:
+        raise CrucibleError(f"{fault.module} was imported before fault {fault.id} could be planted")
+    sys.meta_path.insert(0, _FaultFinder(fault))
