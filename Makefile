@@ -20,7 +20,7 @@ PYTHON ?= $(shell for name in $(CANDIDATES); do \
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup fuzz test lint format wheel wheel-check clean distclean
+.PHONY: help setup fuzz test test-slow lint format wheel wheel-check clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,8 +40,11 @@ setup: $(STAMP) ## create .venv with everything that development needs
 fuzz: $(STAMP) ## run a short fuzz campaign with live progress
 	"$(BIN)/kvcrucible" fuzz $(FUZZ_ARGS)
 
-test: $(STAMP) ## run the tests on every core
-	"$(BIN)/pytest" -n auto $(PYTEST_ARGS)
+test: $(STAMP) ## run the tests on every core, but for the slow ones
+	"$(BIN)/pytest" -n auto -m "not slow" $(PYTEST_ARGS)
+
+test-slow: $(STAMP) ## run the slow tests: whole recorded traces, every fault, wheels
+	"$(BIN)/pytest" -n auto -m slow $(PYTEST_ARGS)
 
 lint: $(STAMP) ## check style, formatting and types
 	"$(BIN)/ruff" check .
