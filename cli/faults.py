@@ -13,7 +13,7 @@ from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
     from kvcrucible.fuzz.faults.catalogue import Fault
-    from kvcrucible.fuzz.faults.run import FaultRun
+    from kvcrucible.fuzz.faults.run import FaultRun, Trial
 
 
 def register(app: typer.Typer) -> None:
@@ -46,48 +46,68 @@ def register(app: typer.Typer) -> None:
         everything: bool = typer.Option(False, "--all", help="Run every fault."),
         examples: int = typer.Option(300, min=1, help="Examples of each campaign."),
         steps: int = typer.Option(60, min=1, max=1000, help="Most rules in one example."),
-        seed: int = typer.Option(0, min=0, help="Seed of every campaign."),
+        seed: int = typer.Option(0, min=0, help="First seed of the campaigns."),
+        seeds: int = typer.Option(
+            1, min=1, max=100, help="Campaigns of each fault, each with the next seed."
+        ),
+        jobs: int = typer.Option(2, min=1, help="Campaigns at a time; never more than there are cores."),
+        unchanged: bool = typer.Option(True, help="Run the engine as it is too: it has to survive."),
         out: Path = typer.Option(Path("results/faults"), help="Folder for the reproductions."),
         json_output: bool = typer.Option(False, "--json", help="Print as JSON."),
     ) -> None:
-        """Run a campaign against each fault in a child process; status 1 where one survives."""
+        """Run a campaign against each fault in a child process; status 1 where one survives.
+
+        The same campaigns run on the engine as it is, where they must find nothing: a judge that condemns everybody
+        would find every fault.
+        """
         from kvcrucible.fuzz.faults.catalogue import catalogue
         from kvcrucible.fuzz.faults.catalogue import fault as find
-        from kvcrucible.fuzz.faults.run import CampaignOptions, totals
+        from kvcrucible.fuzz.faults.run import CampaignOptions, totals, trials_of, unchanged_trials
 
         if bool(faults) == everything:
             raise InputError("name faults, or give --all; `kvcrucible faults list` shows their ids")
         chosen = list(catalogue().values()) if everything else [find(name) for name in faults]
-        done = _run_with_progress(chosen, CampaignOptions(examples, steps, seed, out))
+        options = CampaignOptions(examples, steps, seed, out)
+        trials = trials_of(chosen, options, seeds)
+        controls = unchanged_trials(chosen, options) if unchanged else []
+        runs = _run_with_progress([*trials, *controls], jobs)
+        done, held = runs[: len(trials)], runs[len(trials) :]
         if json_output:
-            print_json(
-                {"format": "kvcrucible.fault-runs/1", **totals(done), "runs": [asdict(one) for one in done]}
-            )
+            plain = {
+                "format": "kvcrucible.fault-runs/1",
+                **totals(done),
+                "runs": [asdict(one) for one in done],
+                "unchanged": [asdict(one) for one in held],
+            }
+            print_json(plain)
         else:
             _print_runs(done, totals(done))
-        raise typer.Exit(_status(done))
+            _print_unchanged(held)
+        raise typer.Exit(status_of(done, held))
 
 
-def _run_with_progress(chosen: list[Fault], options: Any) -> list[FaultRun]:
+def _run_with_progress(trials: list[Trial], jobs: int) -> list[FaultRun]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from kvcrucible.fuzz.faults.run import run_faults
+    from kvcrucible.fuzz.faults.run import run_trials
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=stderr_console(), transient=True) as progress:
-        task = progress.add_task("faults", total=len(chosen))
-        return run_faults(chosen, options, lambda _: progress.advance(task))
+        task = progress.add_task("campaigns", total=len(trials))
+        return run_trials(trials, jobs, lambda _: progress.advance(task))
 
 
-def _status(done: list[FaultRun]) -> ExitStatus:
+def status_of(done: list[FaultRun], unchanged: list[FaultRun]) -> ExitStatus:
+    """Return the exit status: 0 where every fault was killed and the engine as it is was not."""
     from kvcrucible.fuzz.faults.run import Verdict
 
     verdicts = {one.verdict for one in done}
-    if Verdict.SURVIVED in verdicts:
+    controls = {one.verdict for one in unchanged}
+    if Verdict.SURVIVED in verdicts or Verdict.KILLED in controls:
         return ExitStatus.VIOLATION
-    if verdicts & {Verdict.LOST, Verdict.HUNG}:
+    if (verdicts | controls) & {Verdict.LOST, Verdict.HUNG}:
         return ExitStatus.INTERNAL
-    return ExitStatus.NOT_RUN if Verdict.NOT_RUN in verdicts else ExitStatus.HELD
+    return ExitStatus.NOT_RUN if Verdict.NOT_RUN in verdicts | controls else ExitStatus.HELD
 
 
 def _fault_to_plain(fault: Fault) -> dict[str, Any]:
@@ -143,3 +163,14 @@ def _print_runs(done: list[FaultRun], sums: dict[str, Any]) -> None:
         f"[bold]killed {sums['killed']} of {sums['faults']}[/bold]; median examples to detection "
         f"{sums['median_examples']}, median minimal length {sums['median_length']}, longest {sums['longest']}"
     )
+
+
+def _print_unchanged(held: list[FaultRun]) -> None:
+    screen = console()
+    for one in held:
+        screen.print(f"the engine as it is, {one.depth} depth: {one.verdict.value} {safe(one.note)}".rstrip())
+        if one.invariants:
+            told = safe(", ".join(one.invariants))
+            screen.print(
+                f"[bold]the kills above prove nothing[/bold]: nothing was planted, yet it is told by {told}"
+            )

@@ -39,7 +39,7 @@ from kvcrucible.fuzz.setting import Depth, Setting
 from kvcrucible.fuzz.steps import ReadBack, RunEffects, Step
 from kvcrucible.fuzz.waivers import Waiver, covering, waivers_of
 from kvcrucible.invariants import registry
-from kvcrucible.invariants.behaviour import unchanged
+from kvcrucible.invariants.behaviour import epochs_risen, unchanged
 from kvcrucible.invariants.monitor import Monitor
 from kvcrucible.invariants.monitor import Tally as InvariantTally
 from kvcrucible.invariants.violation import InvariantViolated, Violation
@@ -148,6 +148,9 @@ class LockStep:
         after = self.adapter.snapshot()
         violations = judge_outcome(operation, expected, actual)
         violations += self._observe(before, actual, after)
+        if "Truncate" in self.adapter.capabilities.operations:
+            # An admission may cut too: the continuation that it moves.
+            violations += epochs_risen(before, after)
         if "sequences" in self.adapter.capabilities.snapshot_parts:
             violations += tokens_agree(operation, after, cast("dict[int, object]", self._model_tokens()))
         self._require(violations, after)

@@ -65,6 +65,29 @@ def _first_difference(subject: str, old: Any, new: Any) -> Violation:
     return mismatch("refusal-atomic", subject, new or "absent", old or "absent")
 
 
+def epochs_risen(before: Snapshot, after: Snapshot) -> list[Violation]:
+    """Judge a step by the pages that it cut (``token-exact-truncation``).
+
+    A page that lives on with fewer committed columns has a higher epoch, or whoever remembers page and epoch takes what
+    is written next for what was there.
+    """
+    cut = [
+        (old, after.pages[key])
+        for key, old in before.pages.items()
+        if key in after.pages and after.pages[key].committed < old.committed
+    ]
+    return [
+        mismatch(
+            "token-exact-truncation",
+            f"page {page.page}, cut from {old.committed} to {page.committed} columns, epoch",
+            page.epoch,
+            f"above {old.epoch}",
+        )
+        for old, page in cut
+        if page.epoch <= old.epoch
+    ]
+
+
 def stale_refused(refusal: RefusalKind | None, what: str) -> list[Violation]:
     """Judge the answer to an operation on a handle that has ended or never was (``stale-handle-refused``)."""
     if refusal is RefusalKind.STALE_HANDLE:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import traceback
 from pathlib import Path
 
 from kvcrucible.contract.errors import ExitStatus
@@ -76,4 +77,10 @@ def _reproduce(path: Path) -> ExitStatus:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        status = main()
+    except Exception:
+        # Python's own status for an uncaught exception is 1, which here means that an invariant is broken.
+        traceback.print_exc()
+        status = ExitStatus.INTERNAL
+    sys.exit(status)

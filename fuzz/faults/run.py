@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +26,9 @@ from kvcrucible.fuzz.setting import Depth
 
 #: Seconds after which a child counts as hung; a campaign of the default size takes a tenth of it on one core.
 CHILD_SECONDS = 300
+
+#: Children that run at a time unless told otherwise: each holds a core and, at payload depth, torch.
+DEFAULT_JOBS = 2
 
 #: Characters of a lost child's last words that are kept.
 _LAST_WORDS = 500
@@ -43,13 +46,15 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FaultRun:
-    """One fault under one campaign.
+    """One fault under one campaign; ``NO_FAULT`` names the engine as it is.
 
     ``invariants``: what the minimal example violates, in order; ``expected``: whether the catalogue names one of them.
     ``examples``, ``steps``: what was tried until a failure was first seen; ``length``: steps of the minimal example.
     """
 
     fault: str
+    depth: str
+    seed: int
     verdict: Verdict
     invariants: tuple[str, ...] = ()
     expected: bool = False
@@ -62,7 +67,7 @@ class FaultRun:
 
 @dataclass(frozen=True, slots=True)
 class CampaignOptions:
-    """How each child's campaign runs."""
+    """How each child's campaign runs; ``seconds``: after which it counts as hung."""
 
     examples: int = 300
     steps: int = 60
@@ -71,32 +76,55 @@ class CampaignOptions:
     seconds: float = CHILD_SECONDS
 
 
-def run_faults(
-    faults: Sequence[Fault], options: CampaignOptions, on_done: Callable[[FaultRun], None] | None = None
-) -> list[FaultRun]:
-    """Run every fault's campaign, as many at a time as there are cores for this process; results in the given order."""
-    workers = max(1, len(os.sched_getaffinity(0)))
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One campaign to run: against ``fault``, or against the engine as it is where that is None."""
 
-    def one(fault: Fault) -> FaultRun:
-        done = run_fault(fault, options)
+    fault: Fault | None
+    depth: Depth
+    options: CampaignOptions
+
+
+def trials_of(faults: Sequence[Fault], options: CampaignOptions, seeds: int = 1) -> list[Trial]:
+    """Return a trial for each fault, at the depth that the catalogue names, under each of ``seeds`` seeds in turn."""
+    return [
+        Trial(fault, fault.depth, replace(options, seed=options.seed + index))
+        for fault in faults
+        for index in range(seeds)
+    ]
+
+
+def unchanged_trials(faults: Sequence[Fault], options: CampaignOptions) -> list[Trial]:
+    """Return the same campaigns, once for each depth, on the engine as it is, where they must find nothing: a judge
+    that condemns everybody would find every fault.
+    """
+    depths = dict.fromkeys(fault.depth for fault in faults)
+    return [Trial(None, depth, options) for depth in depths]
+
+
+def run_trials(
+    trials: Sequence[Trial], jobs: int = DEFAULT_JOBS, on_done: Callable[[FaultRun], None] | None = None
+) -> list[FaultRun]:
+    """Run campaigns, at most ``jobs`` and no more than this process has cores at a time; results in the given order."""
+
+    def one(trial: Trial) -> FaultRun:
+        done = run_trial(trial)
         if on_done is not None:
             on_done(done)
         return done
 
-    with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(one, faults))
+    with ThreadPoolExecutor(max(1, min(jobs, _cores()))) as pool:
+        return list(pool.map(one, trials))
 
 
-def run_fault(fault: Fault, options: CampaignOptions) -> FaultRun:
-    """Run one fault's campaign at the depth that the catalogue names for it."""
-    if fault.depth is Depth.PAYLOAD and find_spec("torch") is None:
-        return FaultRun(fault.id, Verdict.NOT_RUN, note="payload depth needs torch (the extra 'engine')")
-    return _judge(fault.id, fault.expects, _start(fault.id, fault.depth, options))
-
-
-def run_unchanged(depth: Depth, options: CampaignOptions) -> FaultRun:
-    """Run the same campaign on the engine as it is: it has to survive, or the judge condemns everybody."""
-    return _judge(NO_FAULT, (), _start(NO_FAULT, depth, options))
+def run_trial(trial: Trial) -> FaultRun:
+    """Run one campaign in a child process and judge how the child ended."""
+    name = NO_FAULT if trial.fault is None else trial.fault.id
+    expects = () if trial.fault is None else trial.fault.expects
+    blank = FaultRun(name, trial.depth.value, trial.options.seed, Verdict.NOT_RUN)
+    if trial.depth is Depth.PAYLOAD and find_spec("torch") is None:
+        return replace(blank, note="payload depth needs torch (the extra 'engine')")
+    return _judge(blank, expects, _start(name, trial.depth, trial.options))
 
 
 def totals(runs: Sequence[FaultRun]) -> dict[str, Any]:
@@ -129,26 +157,35 @@ def _start(name: str, depth: Depth, options: CampaignOptions) -> subprocess.Comp
         return None
 
 
-def _judge(name: str, expects: Sequence[str], done: subprocess.CompletedProcess[str] | None) -> FaultRun:
+def _judge(
+    blank: FaultRun, expects: Sequence[str], done: subprocess.CompletedProcess[str] | None
+) -> FaultRun:
     if done is None:
-        return FaultRun(name, Verdict.HUNG, note="the child did not end in time")
+        return replace(blank, verdict=Verdict.HUNG, note="the child did not end in time")
+    lost = replace(blank, verdict=Verdict.LOST, note=done.stderr.strip()[-_LAST_WORDS:])
     if done.returncode not in (ExitStatus.HELD, ExitStatus.VIOLATION):
-        return FaultRun(name, Verdict.LOST, note=done.stderr.strip()[-_LAST_WORDS:])
+        return lost
     try:
         failure = json.loads(done.stdout)["failure"]
     except (ValueError, KeyError, TypeError):
-        # An exception that nobody caught ends Python with the same status as a violation, but without a report.
-        return FaultRun(name, Verdict.LOST, note=done.stderr.strip()[-_LAST_WORDS:])
+        # A child may end with the status of a violation and yet leave no report: that proves nothing.
+        return lost
     if failure is None:
-        return FaultRun(name, Verdict.SURVIVED)
+        return replace(blank, verdict=Verdict.SURVIVED)
     invariants = tuple(dict.fromkeys(found["invariant"] for found in failure["violations"]))
-    return FaultRun(
-        name,
-        Verdict.KILLED,
-        invariants,
-        bool(set(invariants) & set(expects)),
-        failure["first_seen"]["examples"],
-        failure["first_seen"]["steps"],
-        len(failure["steps"]),
-        failure["reproduction"],
+    return replace(
+        blank,
+        verdict=Verdict.KILLED,
+        invariants=invariants,
+        expected=bool(set(invariants) & set(expects)),
+        examples=failure["first_seen"]["examples"],
+        steps=failure["first_seen"]["steps"],
+        length=len(failure["steps"]),
+        reproduction=failure["reproduction"],
     )
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -5,14 +5,28 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 
+import jsonschema
 import pytest
+import yaml
 
+from kvcrucible.cli.faults import status_of
 from kvcrucible.contract.errors import CrucibleError, ExitStatus, InputError
 from kvcrucible.fuzz.faults.catalogue import Fault, catalogue, fault, source_of
 from kvcrucible.fuzz.faults.overlay import plant
-from kvcrucible.fuzz.faults.run import CampaignOptions, Verdict, run_fault, run_faults, run_unchanged, totals
+from kvcrucible.fuzz.faults.run import (
+    CampaignOptions,
+    FaultRun,
+    Trial,
+    Verdict,
+    run_trial,
+    run_trials,
+    totals,
+    trials_of,
+    unchanged_trials,
+)
 from kvcrucible.fuzz.judge import ENGINE_FAULT, PREDICTED_OUTCOME
 from kvcrucible.fuzz.setting import Depth
 from kvcrucible.invariants.registry import IDS
@@ -37,6 +51,17 @@ def test_a_fault_matches_once_and_still_compiles(planted: Fault) -> None:
     changed = planted.apply_to(source)
     assert changed != source
     compile(changed, planted.module, "exec")
+
+
+def test_the_catalogue_keeps_its_schema() -> None:
+    folder = resources.files("kvcrucible.fuzz.faults")
+    schema = json.loads(folder.joinpath("catalogue.schema.json").read_text("utf-8"))
+    plain = yaml.safe_load(folder.joinpath("catalogue.yaml").read_text("utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.validate(plain)
+    misspelt = {**plain, "faults": [{**plain["faults"][0], "expect": []}]}
+    assert not validator.is_valid(misspelt)
 
 
 def test_there_are_at_least_ten_and_every_one_is_told_by_an_invariant() -> None:
@@ -70,20 +95,23 @@ def test_nothing_is_planted_into_a_process_that_has_the_engine() -> None:
 
 
 def test_the_engine_as_it_is_survives_the_same_path() -> None:
-    done = run_unchanged(Depth.LEDGER, CampaignOptions(examples=40))
+    (trial,) = unchanged_trials([fault("fork-shares-tail")], CampaignOptions(examples=40))
+    done = run_trial(trial)
     assert done.verdict is Verdict.SURVIVED, done
 
 
 @pytest.mark.parametrize("name", BY_HAND)
 def test_found_with_a_short_file_that_fails_broken_and_passes_mended(name: str, tmp_path: Path) -> None:
-    done = run_fault(fault(name), CampaignOptions(out=tmp_path))
+    done = run_trial(Trial(fault(name), Depth.LEDGER, CampaignOptions(out=tmp_path)))
     assert done.verdict is Verdict.KILLED, done
     assert done.expected, done.invariants
     assert done.length is not None
     assert done.length <= MAX_STEPS
     (path,) = tmp_path.glob("test_*.py")
     assert done.reproduction == str(path)
-    assert child(name, "--reproduction", str(path)).returncode == ExitStatus.VIOLATION
+    broken = child(name, "--reproduction", str(path))
+    assert broken.returncode == ExitStatus.VIOLATION, broken.stderr
+    assert done.invariants[0] in broken.stdout
     mended = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)],
         cwd=tmp_path, capture_output=True, text=True, check=False,
@@ -94,29 +122,80 @@ def test_found_with_a_short_file_that_fails_broken_and_passes_mended(name: str, 
 @pytest.mark.slow
 def test_every_fault_is_found() -> None:
     pytest.importorskip("torch")
-    done = run_faults(ALL, CampaignOptions(examples=1000))
+    done = run_trials(trials_of(ALL, CampaignOptions(examples=1000)))
     assert {one.fault: (one.verdict, one.note) for one in done if one.verdict is not Verdict.KILLED} == {}
     assert {one.fault: one.invariants for one in done if not one.expected} == {}
     assert totals(done)["median_length"] <= MAX_STEPS
+
+
+PAYLOAD_ONLY = [planted for planted in ALL if planted.depth is Depth.PAYLOAD]
+
+
+def test_what_only_bytes_show_survives_without_bytes() -> None:
+    planted = fault("fork-copies-short")
+    done = run_trial(Trial(planted, Depth.LEDGER, CampaignOptions(examples=40)))
+    assert done.verdict is Verdict.SURVIVED, done
+
+
+@pytest.mark.slow
+def test_every_payload_fault_needs_payload_depth() -> None:
+    done = run_trials([Trial(planted, Depth.LEDGER, CampaignOptions()) for planted in PAYLOAD_ONLY])
+    assert len(done) >= 3
+    assert {one.fault: one.invariants for one in done if one.verdict is not Verdict.SURVIVED} == {}
+
+
+def test_trials_take_each_seed_in_turn_and_controls_each_depth_once() -> None:
+    trials = trials_of(ALL[:2], CampaignOptions(seed=5), seeds=3)
+    assert [(trial.fault, trial.options.seed) for trial in trials] == [
+        (planted, seed) for planted in ALL[:2] for seed in (5, 6, 7)
+    ]
+    controls = unchanged_trials(ALL, CampaignOptions())
+    assert [(trial.fault, trial.depth) for trial in controls] == [(None, Depth.LEDGER), (None, Depth.PAYLOAD)]
+
+
+@pytest.mark.parametrize(
+    ("faults", "unchanged", "due"),
+    [
+        (["killed"], ["survived"], ExitStatus.HELD),
+        (["killed", "survived"], ["survived"], ExitStatus.VIOLATION),
+        (["survived", "lost"], [], ExitStatus.VIOLATION),
+        (["killed"], ["killed"], ExitStatus.VIOLATION),
+        (["killed", "lost"], ["survived"], ExitStatus.INTERNAL),
+        (["killed", "hung"], ["survived"], ExitStatus.INTERNAL),
+        (["killed"], ["lost"], ExitStatus.INTERNAL),
+        (["killed", "not run"], [], ExitStatus.NOT_RUN),
+    ],
+)
+def test_the_status_says_what_was_shown(faults: list[str], unchanged: list[str], due: ExitStatus) -> None:
+    def runs(verdicts: list[str]) -> list[FaultRun]:
+        return [FaultRun("x", "ledger", 0, Verdict(verdict)) for verdict in verdicts]
+
+    assert status_of(runs(faults), runs(unchanged)) is due
+
+
+def test_a_reproduction_that_cannot_run_is_not_a_violation(tmp_path: Path) -> None:
+    path = tmp_path / "test_broken.py"
+    path.write_text("raise RuntimeError\n")
+    assert child("fork-shares-tail", "--reproduction", str(path)).returncode == ExitStatus.INTERNAL
 
 
 def test_a_child_that_falls_over_is_not_a_kill() -> None:
     broken = Fault(
         "made-up", "x", "kvcrucible.engine.space", "x", "y", Depth.LEDGER, ("single-writer",), (), "unlisted"
     )  # fmt: skip
-    done = run_fault(broken, CampaignOptions(examples=1))
+    done = run_trial(Trial(broken, broken.depth, CampaignOptions(examples=1)))
     assert done.verdict is Verdict.LOST
     assert "unknown fault" in done.note
 
 
 def test_a_child_that_hangs_is_not_a_kill() -> None:
-    done = run_fault(fault("fork-shares-tail"), CampaignOptions(seconds=0.01))
+    done = run_trial(Trial(fault("fork-shares-tail"), Depth.LEDGER, CampaignOptions(seconds=0.01)))
     assert done.verdict is Verdict.HUNG
 
 
 def test_payload_faults_say_that_they_need_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvcrucible.fuzz.faults.run.find_spec", lambda name: None)
-    done = run_fault(fault("fork-copies-nothing"), CampaignOptions())
+    done = run_trial(Trial(fault("fork-copies-nothing"), Depth.PAYLOAD, CampaignOptions()))
     assert done.verdict is Verdict.NOT_RUN
     assert "torch" in done.note
 
@@ -131,9 +210,11 @@ def test_the_command_lists_shows_and_runs(tmp_path: Path) -> None:
     assert "re-creates KVB-043" in kvcrucible("show", "fork-shares-tail").stdout
     assert kvcrucible("run").returncode == ExitStatus.USAGE
     assert kvcrucible("run", "nonsense").returncode == ExitStatus.USAGE
-    killed = kvcrucible("run", "reservation-leaks", "--json", "--out", str(tmp_path))
+    killed = kvcrucible("run", "reservation-leaks", "--examples", "40", "--json", "--out", str(tmp_path))
     assert killed.returncode == ExitStatus.HELD, killed.stderr
-    assert json.loads(killed.stdout)["killed"] == 1
+    report = json.loads(killed.stdout)
+    assert report["killed"] == 1
+    assert [one["verdict"] for one in report["unchanged"]] == ["survived"]
     survived = kvcrucible("run", "pressure-releases-pinned", "--examples", "1", "--out", str(tmp_path))
     assert survived.returncode == ExitStatus.VIOLATION
     assert "killed 0 of 1" in survived.stdout

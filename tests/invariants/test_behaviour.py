@@ -14,6 +14,7 @@ from kvcrucible.contract.snapshot import PoolState, Snapshot
 from kvcrucible.invariants.behaviour import (
     admitted_by_count,
     cache_yielded,
+    epochs_risen,
     releasable_pages,
     rows_close,
     rows_equal,
@@ -37,6 +38,17 @@ def test_unchanged_names_the_first_field_that_a_refusal_left_changed(walk):
     assert "epoch" in found.message
     (found,) = unchanged(state, put(state, "pages", page.page, None))
     assert "absent" in found.message
+
+
+def test_a_cut_page_that_lives_on_has_a_higher_epoch(walk):
+    state = state_of(walk, lambda s: any(page.committed > 1 for page in s.pages.values()))
+    page = next(page for page in state.pages.values() if page.committed > 1)
+    cut = replace(page, committed=page.committed - 1)
+    assert epochs_risen(state, put(state, "pages", page.page, replace(cut, epoch=page.epoch + 1))) == []
+    assert epochs_risen(state, put(state, "pages", page.page, None)) == []
+    (found,) = epochs_risen(state, put(state, "pages", page.page, cut))
+    assert found.invariant == "token-exact-truncation"
+    assert f"page {page.page}" in found.message
 
 
 def test_unchanged_sees_queue_counters_and_free_lists_but_not_their_order(walk):
