@@ -3,7 +3,7 @@
 A profile is a list of planes and nothing else.  Every byte figure of the project is computed from that list,
 side by side, and never as twice one side: a profile may store keys and values differently.  A quantised
 profile is a code plane and a scale plane per side; adding one is adding planes here, never a formula
-elsewhere.
+elsewhere.  What codes and scales mean, to the bit, is ``reference/codecs.py``.
 """
 
 from __future__ import annotations
@@ -30,6 +30,15 @@ class Role(StrEnum):
     SCALE = "scale"
 
 
+class PlaneOrder(StrEnum):
+    """Which axis of a plane is slowest (DESIGN 4.1).  There are two and no third."""
+
+    #: ``[page, head, offset, dim]``: Main and MTP.
+    PAGE_MAJOR = "page-major"
+    #: ``[head, page, offset, dim]``: Draft.
+    HEAD_MAJOR = "head-major"
+
+
 @dataclass(frozen=True, slots=True)
 class Geometry:
     """Shape of one pool's attention state: layers × KV heads × head dimension, all at least 1.
@@ -53,8 +62,8 @@ class Geometry:
 class Plane:
     """One array of a profile, the same for every layer.
 
-    ``element`` names the stored format and ``element_bits`` is its width; one stored element covers ``group``
-    elements of the head dimension: 1 for codes, the group length for scales.
+    ``element`` names the stored format (``ELEMENT_BITS``) and ``element_bits`` is its width; one stored element
+    covers ``group`` elements of the head dimension: 1 for codes, the group length for scales.
     """
 
     side: Side
@@ -107,6 +116,19 @@ class StorageProfile:
         for side in Side:
             assert f"{side.value}_code" in names, f"{self.name}: no code plane on side {side.value}"
 
+    @property
+    def quantised(self) -> bool:
+        """Whether any side is stored as codes and scales rather than as the numbers themselves."""
+        return any(plane.role is Role.SCALE for plane in self.planes)
+
+    def plane(self, side: Side, role: Role) -> Plane | None:
+        """Return the plane of that side and role; None where the side has no scales."""
+        return next((p for p in self.planes if p.side is side and p.role is role), None)
+
+    def check_head_dim(self, head_dim: int) -> None:
+        """Refuse a head dimension that some plane's group does not divide; raises :class:`BadArgument`."""
+        self.bytes_per_token_and_head(head_dim)
+
     def bytes_per_token_and_head(self, head_dim: int, side: Side | None = None) -> int:
         """Return bytes for one token, layer and KV head: of keys and values together, or of one ``side``."""
         return sum(p.bytes_per_row(head_dim) for p in self.planes if side is None or p.side is side)
@@ -129,14 +151,51 @@ def check_page_size(page_size: int) -> None:
         )
 
 
-def _plain(name: str, element: str, element_bits: int) -> StorageProfile:
-    """Return a profile that stores the numbers themselves, one code plane a side."""
-    return StorageProfile(name, tuple(Plane(side, Role.CODE, element, element_bits) for side in Side))
+#: Bits of every stored format.  ``e4m3fn`` and ``e2m1`` are the 8-bit and 4-bit floats of the Open Compute Project; two
+#: ``e2m1`` share a byte, the even element of the pair in the low half.
+ELEMENT_BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "e4m3fn": 8, "e2m1": 4}
 
+
+def _numbers(side: Side, element: str) -> tuple[Plane, ...]:
+    """Return the planes of a side that stores the numbers themselves."""
+    return (Plane(side, Role.CODE, element, ELEMENT_BITS[element]),)
+
+
+def _scaled(side: Side, code: str, scale: str, group: int) -> tuple[Plane, ...]:
+    """Return the planes of a side that stores codes and one scale for every ``group`` of them."""
+    return (
+        Plane(side, Role.CODE, code, ELEMENT_BITS[code]),
+        Plane(side, Role.SCALE, scale, ELEMENT_BITS[scale], group),
+    )
+
+
+def _int8(side: Side) -> tuple[Plane, ...]:
+    return _scaled(side, "int8", "float16", 64)
+
+
+def _fp8(side: Side) -> tuple[Plane, ...]:
+    # A group of 256 whatever the head dimension: a dimension of 64 or 128 is refused, not given shorter groups,
+    # which would be another profile with other figures.
+    return _scaled(side, "e4m3fn", "float16", 256)
+
+
+def _nvfp4(side: Side) -> tuple[Plane, ...]:
+    return _scaled(side, "e2m1", "e4m3fn", 16)
+
+
+_K, _V = Side.KEY, Side.VALUE
 
 #: Every profile by its public name.
 PROFILES: dict[str, StorageProfile] = {
-    profile.name: profile for profile in (_plain("FP32", "float32", 32), _plain("BF16", "bfloat16", 16))
+    profile.name: profile
+    for profile in (
+        StorageProfile("FP32", _numbers(_K, "float32") + _numbers(_V, "float32")),
+        StorageProfile("BF16", _numbers(_K, "bfloat16") + _numbers(_V, "bfloat16")),
+        StorageProfile("INT8-G64", _int8(_K) + _int8(_V)),
+        StorageProfile("FP8-E4M3FN-row256", _fp8(_K) + _fp8(_V)),
+        StorageProfile("NVFP4-G16", _nvfp4(_K) + _nvfp4(_V)),
+        StorageProfile("K8V4", _fp8(_K) + _nvfp4(_V)),
+    )
 }
 
 

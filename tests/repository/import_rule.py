@@ -58,7 +58,10 @@ TENSOR_MODULES = (
     "kvcrucible.perf.generate",
     "kvcrucible.perf.reference_cache",
     "kvcrucible.reference.attention",
+    "kvcrucible.reference.codecs",
     "kvcrucible.reference.contiguous",
+    "kvcrucible.reference.exact",
+    "kvcrucible.reference.formats",
     "kvcrucible.reference.rounding",
 )
 

@@ -16,29 +16,15 @@ from kvcrucible.contract.profiles import (
 )
 
 
-def quantised(name: str, *sides: tuple[str, int, int]) -> StorageProfile:
-    """Return a profile of codes and scales; a side is code format, scale bits and group."""
-    bits = {"int8": 8, "e4m3fn": 8, "e2m1": 4}
-    planes = []
-    for side, (code, scale_bits, group) in zip(Side, sides, strict=True):
-        planes.append(Plane(side, Role.CODE, code, bits[code]))
-        planes.append(Plane(side, Role.SCALE, f"scale{scale_bits}", scale_bits, group))
-    return StorageProfile(name, tuple(planes))
-
-
-INT8, FP8, NVFP4 = ("int8", 16, 64), ("e4m3fn", 16, 256), ("e2m1", 8, 16)
-
-
 @pytest.mark.parametrize(
     ("profile", "key_bytes", "value_bytes"),
     [
         (PROFILES["FP32"], 1024, 1024),
         (PROFILES["BF16"], 512, 512),
-        # Not offered yet; the plane list is able to say them, uneven sides included.
-        (quantised("INT8-G64", INT8, INT8), 264, 264),
-        (quantised("FP8-row256", FP8, FP8), 258, 258),
-        (quantised("NVFP4-G16", NVFP4, NVFP4), 144, 144),
-        (quantised("K8V4", FP8, NVFP4), 258, 144),
+        (PROFILES["INT8-G64"], 264, 264),
+        (PROFILES["FP8-E4M3FN-row256"], 258, 258),
+        (PROFILES["NVFP4-G16"], 144, 144),
+        (PROFILES["K8V4"], 258, 144),
     ],
     ids=lambda value: value.name if isinstance(value, StorageProfile) else None,
 )
@@ -56,7 +42,10 @@ def test_llama_2_70b_takes_327680_bytes_a_token() -> None:
 
 def test_a_group_that_does_not_divide_the_dimension_is_refused() -> None:
     with pytest.raises(BadArgument, match="groups of 256"):
-        quantised("FP8-row256", FP8, FP8).bytes_per_token(Geometry(1, 1, 128))
+        PROFILES["FP8-E4M3FN-row256"].bytes_per_token(Geometry(1, 1, 128))
+    with pytest.raises(BadArgument, match="groups of 64"):
+        PROFILES["INT8-G64"].check_head_dim(96)
+    PROFILES["INT8-G64"].check_head_dim(128)
     with pytest.raises(BadArgument, match="k_code"):
         StorageProfile(
             "E2M1", tuple(Plane(side, Role.CODE, "e2m1", 4) for side in Side)
@@ -64,8 +53,20 @@ def test_a_group_that_does_not_divide_the_dimension_is_refused() -> None:
 
 
 def test_plane_names_tell_side_and_role() -> None:
-    names = [plane.name for plane in quantised("K8V4", FP8, NVFP4).planes]
-    assert names == ["k_code", "k_scale", "v_code", "v_scale"]
+    profile = PROFILES["K8V4"]
+    assert [plane.name for plane in profile.planes] == ["k_code", "k_scale", "v_code", "v_scale"]
+    assert profile.plane(Side.VALUE, Role.SCALE) is profile.planes[3]
+    assert PROFILES["BF16"].plane(Side.VALUE, Role.SCALE) is None
+    assert [name for name in PROFILES if PROFILES[name].quantised] == list(PROFILES)[2:]
+
+
+def test_sixteen_attention_layers_of_four_heads_of_256() -> None:
+    geometry = Geometry(layers=16, kv_heads=4, head_dim=256)
+    per_token = {name: profile.bytes_per_token(geometry) for name, profile in PROFILES.items()}
+    assert per_token["BF16"] == 65_536
+    assert per_token["INT8-G64"] == 33_792
+    assert PROFILES["BF16"].bytes_per_page_group(geometry, 64) == 4 << 20
+    assert PROFILES["INT8-G64"].bytes_per_page_group(geometry, 64) == 2.0625 * (1 << 20)
 
 
 @pytest.mark.parametrize("page_size", [0, -16, 48])
