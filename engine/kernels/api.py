@@ -56,7 +56,8 @@ def append(
 
     ``rows``, ``start_positions``, ``lengths``: one entry a row; row ``rows[i]`` gets ``lengths[i]`` tokens at
     positions ``start_positions[i], …``.  ``k``, ``v``: ``[T, Hkv, D]``, float32 or bfloat16, ``T =
-    sum(lengths)``, packed in row order; they are rounded to the planes' dtype, to nearest even.
+    sum(lengths)``, packed in row order; they are rounded to the planes' dtype, to nearest even, or encoded to the
+    same bits as ``reference/codecs.py``.
 
     Raises ``BadArgument``, with nothing written, where shapes differ, a position is not mapped, or two tokens
     of the batch would land in one slot.

@@ -46,9 +46,9 @@ def check_tensor(name: str, tensor: Tensor, shape: tuple[int | None, ...], view:
         )
     if tensor.dtype not in INPUT_DTYPES:
         raise BadArgument(f"{name} of {tensor.dtype}", "float32 and bfloat16 are taken", "convert it first")
-    if tensor.device != view.key.device:
+    if tensor.device != view.device:
         raise BadArgument(
-            f"{name} on {tensor.device}", f"planes on {view.key.device}", "move it to the planes' device"
+            f"{name} on {tensor.device}", f"planes on {view.device}", "move it to the planes' device"
         )
 
 

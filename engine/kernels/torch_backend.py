@@ -1,10 +1,10 @@
 """Plain torch: the fallback that runs wherever torch does, and the one that is easiest to read.
 
 Attention goes tile by tile through the block table with an online softmax.  One tile is one page of each row:
-at tile ``t`` the active rows' pages are looked up, copied to ``[rows, Hkv, P, D]`` in float32 and used, so
-the working memory beyond the outputs is a few such tiles whatever the context.  The copy also makes every
-tile's address and strides alike, which is what lets identity, offset and permuted page ids give the same
-bits.
+at tile ``t`` the active rows' pages are looked up, copied (and decoded) to ``[rows, Hkv, P, D]`` in float32 and
+used, so the working memory beyond the outputs is a few such tiles whatever the context.  The copy also makes
+every tile's address and strides alike, which is what lets identity, offset and permuted page ids, and both plane
+orders, give the same bits.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import torch
 from torch import Tensor
 
 from kvcrucible.engine.kernels.batch import offsets, pages_needed
-from kvcrucible.engine.kernels.view import LayerView
+from kvcrucible.engine.kernels.view import LayerView, SideView
 
 
 def append(view: LayerView, slots: Tensor, k: Tensor, v: Tensor) -> None:
     """Write ``k``, ``v`` ``[T, Hkv, D]`` to ``slots``; see ``api.append``."""
     page, offset = slots // view.page_size, slots % view.page_size
-    view.key[page, :, offset] = k.to(view.key.dtype)
-    view.value[page, :, offset] = v.to(view.value.dtype)
+    for side, rows in ((view.key, k), (view.value, v)):
+        for plane, stored in zip(side.tensors(), side.encode(rows), strict=True):
+            plane[page, :, offset] = stored
 
 
 def paged_attention(
@@ -83,8 +84,8 @@ def _attend(
         # Stale columns may hold NaN or infinity.  A weight of 0 does not silence those (0 · NaN is NaN), so
         # they are removed from the values too, not only from the scores.
         stale = column >= context[:active, None]
-        key = view.key.index_select(0, pages).to(torch.float32)
-        value = view.value.index_select(0, pages).to(torch.float32).masked_fill_(stale[:, None, :, None], 0.0)
+        key = _tile(view.key, pages)
+        value = _tile(view.value, pages).masked_fill_(stale[:, None, :, None], 0.0)
         score = torch.matmul(folded[:active], key.transpose(-1, -2))
         score.masked_fill_(column >= limit[:active, :, :, None], float("-inf"))
         # Column 0 is visible to every query, so from the first tile on the maximum is finite and −∞ − −∞
@@ -97,6 +98,11 @@ def _attend(
         highest[:active] = new_highest
     out = _unfold(weighted / total, queries).to(q.dtype)
     return out, _unfold(highest + torch.log(total), queries).squeeze(-1)
+
+
+def _tile(side: SideView, pages: Tensor) -> Tensor:
+    """Return one page of each row as float32 ``[B, Hkv, P, D]``, a new contiguous tensor, decoded where it is codes."""
+    return side.decode(*(plane.index_select(0, pages) for plane in side.tensors())).to(torch.float32)
 
 
 def _fold(q: Tensor, heads: int) -> Tensor:

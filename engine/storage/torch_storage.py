@@ -1,4 +1,4 @@
-"""Storage in torch tensors: one pool's planes, page-major, and its block-table matrix (DESIGN 4.1, 4.7).
+"""Storage in torch tensors: one pool's planes, in either order, and its block-table matrix (DESIGN 4.1, 4.7).
 
 Everything is allocated once, here, and stays at its address until the storage is dropped.  Nothing is checked
 against leases or frontiers: that is the control plane's knowledge; the storage refuses only what its shapes
@@ -13,23 +13,23 @@ import torch
 from torch import Tensor
 
 from kvcrucible.contract.errors import BadArgument
-from kvcrucible.contract.profiles import Geometry, Side, StorageProfile, check_page_size
+from kvcrucible.contract.profiles import Geometry, PlaneOrder, Side, StorageProfile, check_page_size
 from kvcrucible.engine.kernels import api
 from kvcrucible.engine.kernels.batch import check_mapped, slots
 from kvcrucible.engine.kernels.view import LayerView
 from kvcrucible.engine.storage.interface import HOLE
-
-#: Stored formats that are torch dtypes of their own, by the name that profiles use.
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+from kvcrucible.engine.storage.planes import allocate_side
 
 
 class TorchStorage:
     """The planes and block tables of pool ``pool``; implements ``Storage``.
 
-    Planes are ``[capacity_pages, kv_heads, page_size, head_dim]``, one a layer and side, in the profile's
-    dtype, zeroed at the start.  ``block_tables`` is ``[max_rows, max_blocks_per_row]``, int32, all holes at
-    the start.  The object owns both; drop it to free them.  Raises ``BadArgument`` for counts below 1, a page
-    size that is no power of two, or a profile whose planes are not plain numbers.
+    Planes are zeroed at the start, one for each layer and plane of the profile, and seen as ``[capacity_pages,
+    kv_heads, page_size, stored]`` whatever their ``order`` in memory; ``stored`` is D numbers or codes, D / 2
+    bytes of packed codes, or D / group scales (``kernels.view.SideView``).  ``block_tables`` is ``[max_rows,
+    max_blocks_per_row]``, int32, all holes at the start.  The object owns both; drop it to free them.  Raises
+    ``BadArgument`` for counts below 1, a page size that is no power of two, a profile that torch planes cannot
+    hold, or one whose groups do not divide D.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class TorchStorage:
         device: str | torch.device = "cpu",
         *,
         pool: int = 0,
+        order: PlaneOrder = PlaneOrder.PAGE_MAJOR,
     ) -> None:
         check_page_size(page_size)
         _check_at_least("capacity_pages", capacity_pages, 1)
@@ -51,13 +52,13 @@ class TorchStorage:
         self.profile, self.geometry, self.pool = profile, geometry, pool
         self.capacity_pages, self.page_size = capacity_pages, page_size
         self.max_rows, self.max_blocks_per_row = max_rows, max_blocks_per_row
-        dtype = {plane.side: _dtype(profile, plane.element) for plane in profile.planes}
-        shape = (capacity_pages, geometry.kv_heads, page_size, geometry.head_dim)
+        self.order = order
         self.block_tables = torch.full((max_rows, max_blocks_per_row), HOLE, dtype=torch.int32, device=device)
+        shape = (geometry, capacity_pages, page_size, order, device)
         self._layers = [
             LayerView(
-                torch.zeros(shape, dtype=dtype[Side.KEY], device=device),
-                torch.zeros(shape, dtype=dtype[Side.VALUE], device=device),
+                allocate_side(profile, Side.KEY, *shape),
+                allocate_side(profile, Side.VALUE, *shape),
                 self.block_tables,
             )
             for _ in range(geometry.layers)
@@ -69,8 +70,13 @@ class TorchStorage:
         return self.capacity_pages * self.profile.bytes_per_page_group(self.geometry, self.page_size)
 
     def planes(self) -> list[Tensor]:
-        """Return every plane itself, not a copy: layer by layer, keys before values."""
-        return [plane for layer in self._layers for plane in (layer.key, layer.value)]
+        """Return every plane itself, not a copy: layer by layer, keys before values, codes before scales.
+
+        Each is ``[page, head, offset, stored]``, strided where the order is head-major.
+        """
+        return [
+            plane for layer in self._layers for side in (layer.key, layer.value) for plane in side.tensors()
+        ]
 
     def layer_view(self, layer: int) -> LayerView:
         """Return the planes of ``layer`` and the block tables for kernels: not copied, still owned here."""
@@ -128,8 +134,8 @@ class TorchStorage:
     def read_row(self, layer: int, row: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Return copies of K and V ``[stop − start, Hkv, D]`` at positions ``[start, stop)`` of a row.
 
-        They keep the planes' dtype.  For tests and the harness; raises ``BadArgument`` where a position is
-        not mapped.
+        They keep the planes' dtype; codes are decoded, to float32.  For tests and the harness; raises
+        ``BadArgument`` where a position is not mapped.
         """
         if not 0 <= start <= stop:
             raise BadArgument(f"positions [{start}, {stop})", "not a range", "give 0 <= start <= stop")
@@ -149,8 +155,8 @@ class TorchStorage:
             raise BadArgument(f"positions [{start}, {stop})", found, "stay within the pages")
         for page in page_ids:
             self._check_page(page)
-        positions = torch.arange(start, stop, device=view.key.device)
-        pages = torch.tensor(page_ids, dtype=torch.int64, device=view.key.device)
+        positions = torch.arange(start, stop, device=view.device)
+        pages = torch.tensor(page_ids, dtype=torch.int64, device=view.device)
         targets = pages[positions // self.page_size] * self.page_size + positions % self.page_size
         return _gather(view, targets)
 
@@ -161,13 +167,20 @@ class TorchStorage:
     def raw_write(self, page: int, first_column: int, stop_column: int, value: float) -> None:
         """Fill columns ``[first_column, stop_column)`` of a page with ``value`` in every plane (poison).
 
+        Where codes are stored, with what encoding ``value`` writes: for NaN the scale is NaN and every code is
+        0x7F (two E2M1: 0x77), so that each plane alone is wrong loudly; for a number out of range the largest
+        scale and code, which read as ±8.3·10⁶ (INT8), ±2.9·10⁷ (E4M3FN) or ±2688 (E2M1).
+
         For the harness; never called by the engine (DESIGN 4.14.14).  Enqueue it on the stream like any
         other effect.
         """
         self._check_page(page)
         self._check_columns(first_column, stop_column)
-        for plane in self.planes():
-            plane[page, :, first_column:stop_column] = value
+        row = torch.full((self.geometry.head_dim,), value, device=self.block_tables.device)
+        for layer in self._layers:
+            for side in (layer.key, layer.value):
+                for plane, stored in zip(side.tensors(), side.encode(row), strict=True):
+                    plane[page, :, first_column:stop_column] = stored
 
     def table_row(self, row: int) -> list[int]:
         """Return a host copy of one row of the block tables, holes as −1."""
@@ -202,19 +215,12 @@ class TorchStorage:
 def _gather(view: LayerView, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return copies of K and V ``[T, Hkv, D]`` at slots ``targets`` (page · P + offset)."""
     page, offset = targets // view.page_size, targets % view.page_size
-    return view.key[page, :, offset], view.value[page, :, offset]
+    key, value = (
+        side.decode(*(plane[page, :, offset] for plane in side.tensors())) for side in (view.key, view.value)
+    )
+    return key, value
 
 
 def _check_at_least(name: str, value: int, least: int) -> None:
     if value < least:
         raise BadArgument(f"{name} = {value}", f"below {least}", f"give {least} or more")
-
-
-def _dtype(profile: StorageProfile, element: str) -> torch.dtype:
-    if element not in DTYPES or len(profile.planes) != len(Side):
-        raise BadArgument(
-            f"profile {profile.name} in torch planes",
-            f"plain {', '.join(DTYPES)} are stored",
-            "use FP32 or BF16",
-        )
-    return DTYPES[element]

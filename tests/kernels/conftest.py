@@ -24,6 +24,7 @@ class Batch:
     group: int = 2
     head_dim: int = 8
     profile: str = "FP32"
+    plane_order: str = "page-major"
     output: str = "float32"
     seed: int = 0
     poison: float = float("nan")
@@ -36,15 +37,19 @@ class Batch:
     def __post_init__(self) -> None:
         import torch
 
-        from kvcrucible.contract.profiles import PROFILES, Geometry
+        from kvcrucible.contract.profiles import PROFILES, Geometry, PlaneOrder, Side
         from kvcrucible.engine.storage.torch_storage import TorchStorage
+        from kvcrucible.reference.codecs import storing
 
         blocks = [-(-context // self.page_size) for context in self.contexts]
         order = list(range(sum(blocks))) if self.order is None else self.order
         capacity = self.capacity or max([*order, 0]) + 2
         geometry = Geometry(1, self.kv_heads, self.head_dim)
         rows, width = max(1, len(self.contexts)), max([1, *blocks])
-        self.storage = TorchStorage(PROFILES[self.profile], geometry, capacity, self.page_size, rows, width)
+        profile, plane_order = PROFILES[self.profile], PlaneOrder(self.plane_order)
+        self.storage = TorchStorage(
+            profile, geometry, capacity, self.page_size, rows, width, order=plane_order
+        )
         for page in range(capacity):
             self.storage.raw_write(page, 0, self.page_size, self.poison)
         draw = torch.Generator().manual_seed(self.seed)
@@ -54,8 +59,8 @@ class Batch:
             self.storage.write_table(row, 0, [next(taken) for _ in range(blocks[row])])
             k, v = torch.randn((2, context, self.kv_heads, self.head_dim), generator=draw) * 3
             self.storage.append(0, [row], [0], [context], k, v)
-            dtype = self.storage.layer_view(0).key.dtype
-            self.sequences.append(tuple(x.to(dtype).double().numpy() for x in (k, v)))
+            sides = zip(Side, (k, v), strict=True)
+            self.sequences.append(tuple(storing(profile, side)(x.double().numpy()) for side, x in sides))
         shape = (sum(self.queries), self.kv_heads * self.group, self.head_dim)
         self.q = torch.randn(shape, generator=draw).to(getattr(torch, self.output))
 

@@ -50,7 +50,7 @@ class Allocations(TorchDispatchMode):
 
 def measure(batch: Any, attend: Callable[[Any], Any]) -> tuple[int, int]:
     view = batch.storage.layer_view(0)
-    with Allocations(view.key, view.value, view.block_tables) as seen:
+    with Allocations(*view.key.tensors(), *view.value.tensors(), view.block_tables) as seen:
         attend(batch)
     return seen.largest, seen.peak
 
@@ -62,13 +62,13 @@ def kernel(batch: Any) -> Any:
 def gathering(batch: Any) -> Any:
     """What the kernel must not do: bring the whole context together first."""
     view = batch.storage.layer_view(0)
-    return view.key[view.block_tables[0].long()].flatten().sum()
+    return view.key.codes[view.block_tables[0].long()].flatten().sum()
 
 
 def hoarding(batch: Any) -> Any:
     """The same in instalments: every tile is small, and none is let go."""
     view = batch.storage.layer_view(0)
-    return [view.key[page] * 2 for page in view.block_tables[0].tolist()]
+    return [view.key.codes[page] * 2 for page in view.block_tables[0].tolist()]
 
 
 @pytest.mark.parametrize("profile", ["FP32", "BF16"])

@@ -51,6 +51,7 @@ OPTIONAL_LIBRARIES = frozenset(
 TENSOR_MODULES = (
     "kvcrucible.engine.kernels",
     "kvcrucible.engine.model",
+    "kvcrucible.engine.storage.planes",
     "kvcrucible.engine.storage.torch_storage",
     "kvcrucible.fuzz.adapters.torch_paged",
     "kvcrucible.fuzz.content",

@@ -87,7 +87,7 @@ def test_tables_start_as_holes_and_stay_at_their_address() -> None:
 def test_a_view_owns_nothing() -> None:
     storage = random_storage()
     view = storage.layer_view(1)
-    assert [view.key.data_ptr(), view.value.data_ptr()] == [
+    assert [view.key.codes.data_ptr(), view.value.codes.data_ptr()] == [
         plane.data_ptr() for plane in storage.planes()[2:]
     ]
     assert (view.pages, view.kv_heads, view.page_size, view.head_dim) == (5, 3, P, 4)
