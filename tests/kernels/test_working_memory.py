@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from kvcrucible.contract.profiles import PROFILES, PlaneOrder
+
 torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
@@ -71,13 +73,15 @@ def hoarding(batch: Any) -> Any:
     return [view.key.codes[page] * 2 for page in view.block_tables[0].tolist()]
 
 
-@pytest.mark.parametrize("profile", ["FP32", "BF16"])
+@pytest.mark.parametrize("order", PlaneOrder)
+@pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("queries", [1, 7])
 def test_four_pages_and_sixty_four_take_the_same(
-    make_batch: Callable[..., Any], queries: int, profile: str
+    make_batch: Callable[..., Any], queries: int, profile: str, order: PlaneOrder
 ) -> None:
     short, long = (
-        make_batch([16 * pages, 5], [queries, 1], page_size=16, profile=profile) for pages in (4, 64)
+        make_batch([16 * pages, 5], [queries, 1], 16, 1, 2, 256, profile=profile, plane_order=order.value)
+        for pages in (4, 64)
     )
     assert measure(short, kernel) == measure(long, kernel)
 
