@@ -1,41 +1,14 @@
-"""Device effects and the order in which they take place (DESIGN 4.7).
+"""One stream by itself, in the order of submission: immediate, or held back until a test lets it run.
 
-Every effect on device memory (KV writes, table uploads, page copies) is submitted to a stream; nothing in the
-engine calls a storage directly.  An *event* marks a point in the stream and is done once every effect submitted
-before it has run.
-
-Both streams here keep the order of submission.  The immediate one runs an effect inside ``submit``; the simulated one
-queues it until the test lets it run.
+The immediate one runs an effect inside ``submit``; the simulated one queues it.  With several streams, waits and
+failures, :mod:`kvcrucible.engine.streams.simulated` takes their place.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol, TypeAlias
 
-Effect: TypeAlias = Callable[[], None]
-
-
-class Event(Protocol):
-    """A point in a stream."""
-
-    @property
-    def done(self) -> bool:
-        """Whether every effect submitted before this point has run."""
-
-
-class Stream(Protocol):
-    """An ordered queue of device effects."""
-
-    def submit(self, effect: Effect) -> None:
-        """Queue ``effect``; it runs once, after all effects submitted earlier."""
-
-    def record(self) -> Event:
-        """Return an event for everything submitted so far."""
-
-    def synchronize(self) -> None:
-        """Run or await everything submitted so far."""
+from kvcrucible.engine.streams.interface import Effect, Event
 
 
 class _StreamEvent:

@@ -1,0 +1,38 @@
+"""Device effects and the order in which they take place (DESIGN 4.7).
+
+Every effect on device memory (KV writes, table uploads, page copies) is submitted to a stream; nothing in the engine
+calls a storage directly.
+"""
+
+from __future__ import annotations
+
+from kvcrucible.engine.streams.fences import Fence, RetireQueue, TouchLog
+from kvcrucible.engine.streams.immediate import ImmediateDevice
+from kvcrucible.engine.streams.interface import (
+    Completion,
+    Device,
+    DeviceStream,
+    Effect,
+    EffectFailed,
+    Event,
+    Stream,
+)
+from kvcrucible.engine.streams.simulated import SimulatedDevice
+from kvcrucible.engine.streams.single import ImmediateStream, SimulatedStream
+
+__all__ = [
+    "Completion",
+    "Device",
+    "DeviceStream",
+    "Effect",
+    "EffectFailed",
+    "Event",
+    "Fence",
+    "ImmediateDevice",
+    "ImmediateStream",
+    "RetireQueue",
+    "SimulatedDevice",
+    "SimulatedStream",
+    "Stream",
+    "TouchLog",
+]
