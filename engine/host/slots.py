@@ -1,0 +1,90 @@
+"""Page slots in host extents: who holds which, and when an extent ends (DESIGN 4.4).
+
+One reservation takes one extent for each pool and gives out its slots, one a page.  Slots end one by one, since pages
+of one extent need not end together; the extent goes back to the arena with the last of them.  Until then the bytes of
+ended slots are *idle*: used, and of no use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvcrucible.contract.errors import StaleHandle
+from kvcrucible.engine.host.arena import Extent, HostArena
+
+
+@dataclass(frozen=True, slots=True)
+class HostSlot:
+    """Room for one page of ``pool``: number ``slot`` of ``extent``, which has ``slots`` of them."""
+
+    extent: Extent
+    pool: int
+    slot: int
+    slots: int
+
+
+class HostSlots:
+    """The slots of an arena; ``page_bytes`` are the bytes of a page group in each pool.
+
+    Every method either takes full effect or raises and changes nothing.
+    """
+
+    def __init__(self, arena: HostArena, page_bytes: Sequence[int]) -> None:
+        self.arena = arena
+        self.page_bytes = tuple(page_bytes)
+        #: Live slots of each extent, by its serial.
+        self._live: dict[int, set[HostSlot]] = {}
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of ended slots in extents that live on; linear in the extents."""
+        return sum(
+            self.page_bytes[slot.pool] * (slot.slots - len(live))
+            for live in self._live.values()
+            for slot in [next(iter(live))]
+        )
+
+    def fits(self, pages: Sequence[int]) -> bool:
+        """Tell whether ``reserve`` would succeed for so many pages of each pool; changes nothing."""
+        return self.arena.fits(self._sizes(pages))
+
+    def reserve(self, pages: Sequence[int]) -> list[list[HostSlot]]:
+        """Return slots for ``pages[pool]`` pages of each pool, in logical order; raises ``HostGeometry``.
+
+        They are the caller's until freed.  All pools or none; a pool without pages gets no extent.
+        """
+        extents = iter(self.arena.reserve_all(self._sizes(pages)))
+        given: list[list[HostSlot]] = []
+        for pool, count in enumerate(pages):
+            if not count:
+                given.append([])
+                continue
+            extent = next(extents)
+            slots = [HostSlot(extent, pool, slot, count) for slot in range(count)]
+            self._live[extent.serial] = set(slots)
+            given.append(slots)
+        return given
+
+    def free(self, slots: Sequence[HostSlot]) -> None:
+        """End ``slots``; extents without any go back to the arena.  Raises ``StaleHandle`` for one that has ended."""
+        for slot in slots:
+            if slot not in self._live.get(slot.extent.serial, ()):
+                raise StaleHandle(
+                    f"free slot {slot.slot} of extent {slot.extent.serial}", "it has ended", "drop the handle"
+                )
+        assert len(set(slots)) == len(slots), "one slot ended twice in one call"
+        for slot in slots:
+            live = self._live[slot.extent.serial]
+            live.remove(slot)
+            if not live:
+                self.arena.release(slot.extent)
+                del self._live[slot.extent.serial]
+
+    def live(self) -> tuple[HostSlot, ...]:
+        """Return the slots that have not ended, by place."""
+        slots = (slot for live in self._live.values() for slot in live)
+        return tuple(sorted(slots, key=lambda slot: (slot.extent.offset_bytes, slot.slot)))
+
+    def _sizes(self, pages: Sequence[int]) -> list[int]:
+        return [count * size for count, size in zip(pages, self.page_bytes, strict=True) if count]

@@ -1,0 +1,69 @@
+"""Page slots of host extents against a set.
+
+Verifies: what is given is disjoint and the caller's until freed, an extent lives as long as one of its slots, idle
+bytes add up, refusals change nothing.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from kvcrucible.contract.errors import HostGeometry, StaleHandle
+from kvcrucible.engine.host.arena import HostArena
+from kvcrucible.engine.host.slots import HostSlot, HostSlots
+
+PAGE_BYTES = (4, 3)
+
+
+class SlotsAgainstASet(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots = HostSlots(HostArena(48, 1), PAGE_BYTES)
+        self.live: set[HostSlot] = set()
+        self.ended: list[HostSlot] = []
+
+    @rule(pages=st.tuples(st.integers(0, 5), st.integers(0, 5)))
+    def reserve(self, pages: tuple[int, int]) -> None:
+        before = (self.slots.arena.extents(), self.slots.live())
+        if not self.slots.fits(pages):
+            with pytest.raises(HostGeometry):
+                self.slots.reserve(pages)
+            assert (self.slots.arena.extents(), self.slots.live()) == before
+            return
+        given = self.slots.reserve(pages)
+        assert tuple(map(len, given)) == pages
+        for pool, slots in enumerate(given):
+            assert [(slot.pool, slot.slot, slot.slots) for slot in slots] == [
+                (pool, number, pages[pool]) for number in range(pages[pool])
+            ]
+            assert len({slot.extent for slot in slots}) <= 1
+            assert all(slot.extent.asked_bytes == pages[pool] * PAGE_BYTES[pool] for slot in slots)
+            assert not self.live & set(slots)
+            self.live.update(slots)
+
+    @rule(data=st.data())
+    def free(self, data: st.DataObject) -> None:
+        ending = data.draw(st.lists(st.sampled_from(self.slots.live()), unique=True)) if self.live else []
+        self.slots.free(ending)
+        self.live.difference_update(ending)
+        self.ended += ending
+
+    @rule(pick=st.integers(0, 50))
+    def free_again(self, pick: int) -> None:
+        if self.ended:
+            before = (self.slots.arena.extents(), self.slots.live())
+            with pytest.raises(StaleHandle):
+                self.slots.free([*self.slots.live()[:1], self.ended[pick % len(self.ended)]])
+            assert (self.slots.arena.extents(), self.slots.live()) == before
+
+    @invariant()
+    def extents_are_those_of_live_slots(self) -> None:
+        assert set(self.slots.live()) == self.live
+        assert set(self.slots.arena.extents()) == {slot.extent for slot in self.live}
+        held = sum(PAGE_BYTES[slot.pool] for slot in self.live)
+        assert self.slots.idle_bytes == self.slots.arena.used_bytes - held
+
+
+TestSlotsAgainstASet = SlotsAgainstASet.TestCase
