@@ -132,7 +132,7 @@ class SimulatedDeviceStream:
             self._failure = self._failure or EffectFailed(f"{step}: {outcome.value}")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SimulatedDevice:
     """Named streams whose open effects and events a strategy takes, one at a time, when the test says so."""
 

@@ -19,7 +19,7 @@ POLICIES: dict[str, Callable[[], PlacementPolicy]] = {
     "segregated-fit": SegregatedFit,
 }
 
-#: The policy of an arena that names none.
+#: The policy of an arena that names none, chosen by measured fragmentation (decision 0012).
 DEFAULT_POLICY = "best-fit"
 
 
