@@ -26,6 +26,11 @@ def visible(text: str) -> str:
     return shown + ("…" if len(text) > MAX_SHOWN_CHARACTERS else "")
 
 
+def visible_end(text: str) -> str:
+    """Return the end of ``text`` as :func:`visible` shows it: of a traceback, the end says what happened."""
+    return visible(text[-MAX_SHOWN_CHARACTERS:])
+
+
 def safe(text: str) -> str:
     """Return ``text`` fit for a rich console: control characters spelled out, markup escaped."""
     return escape(visible(text))

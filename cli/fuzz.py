@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from kvcrucible.cli.console import console, print_json, safe, stderr_console
+from kvcrucible.cli.console import console, print_json, safe, stderr_console, stderr_line
 from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ def register(app: typer.Typer) -> None:
         from kvcrucible.fuzz.campaign import Plan, keep_out_of_the_working_folder, run
 
         keep_out_of_the_working_folder()
+        if database is not None and database.exists() and not database.is_dir():
+            raise InputError(
+                f"--database {database} is no folder; name one, it is made where it does not exist"
+            )
 
         plan = Plan(
             engine,
@@ -55,7 +59,9 @@ def register(app: typer.Typer) -> None:
             database,
         )
         report = _run_with_progress(plan, run)
-        path = _write_reproduction(report, out)
+        path, trouble = _write_reproduction(report, out)
+        if trouble is not None:
+            stderr_line(trouble)
         if json_output:
             from kvcrucible.fuzz.report import report_to_plain
 
@@ -115,12 +121,16 @@ def _run_with_progress(plan: Any, run: Any) -> Report:
         return finished
 
 
-def _write_reproduction(report: Report, out: Path) -> Path | None:
+def _write_reproduction(report: Report, out: Path) -> tuple[Path | None, str | None]:
+    """Write a failing example; a folder that cannot be written costs the file, never the report."""
     if report.failure is None:
-        return None
+        return None, None
     from kvcrucible.fuzz.reproduction import write
 
-    return write(out, report.failure.setting, report.failure.steps, report.failure.violations)
+    try:
+        return write(out, report.failure.setting, report.failure.steps, report.failure.violations), None
+    except (OSError, InputError) as error:
+        return None, f"no reproduction was written to {out}: {error}; name another folder with --out"
 
 
 def _status(report: Report) -> ExitStatus:
@@ -158,8 +168,10 @@ def _print_report(screen: Console, report: Report, path: Path | None) -> None:
     rate = tally.steps / report.seconds if report.seconds else 0.0
     depths = "+".join(depth.value for depth in report.plan.depths)
     verdict = "VIOLATION" if report.failure else "cut short" if report.cut_short else "held"
+    # What shrinking ran on top of the examples is no part of the search.
+    examples = tally.examples if report.failure is None else report.failure.examples_before
     screen.print(
-        f"[bold]{verdict}[/bold]: {tally.examples} examples, {tally.steps} steps, {report.seconds:.1f} s, "
+        f"[bold]{verdict}[/bold]: {examples} examples, {tally.steps} steps, {report.seconds:.1f} s, "
         f"{rate:.0f} steps/s; engine {safe(report.plan.engine)}, depth {depths}, seed {report.plan.seed}"
     )
     if report.cut_short:

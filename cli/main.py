@@ -9,7 +9,7 @@ from importlib import import_module
 import typer
 
 from kvcrucible import __version__
-from kvcrucible.cli.console import stderr_line
+from kvcrucible.cli.console import stderr_line, visible_end
 from kvcrucible.contract.errors import CrucibleError, ExitStatus, InputError, NotRunError
 
 #: Modules of ``kvcrucible.cli`` that have a ``register(app)``; the order is the order of ``--help``.
@@ -55,7 +55,7 @@ def main() -> None:
         sys.exit(ExitStatus.INTERNAL)
     except Exception:
         # Python's own status for an uncaught exception is 1, which here means that an invariant is broken.
-        stderr_line(traceback.format_exc())
+        stderr_line(visible_end(traceback.format_exc()))
         sys.exit(ExitStatus.INTERNAL)
 
 

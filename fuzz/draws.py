@@ -16,12 +16,21 @@ from kvcrucible.fuzz.setting import Depth, Setting
 SOURCES = (0, 1, 2)
 
 #: Identities between which nothing may be shared.
-IDENTITIES = (Identity(), Identity(tenant_salt="other"))
+IDENTITIES = (
+    Identity(),
+    Identity(tenant_salt="other"),
+    Identity(adapter="other"),
+    Identity(weights_epoch=1),
+    Identity(position_mode="other"),
+)
 
 #: Where a position lies, before the offset: nothing, some pages, the frontier, the end of what is shared.
 ANCHORS = ("zero", "pages", "frontier", "shared", "prompt")
 
 picks = st.integers(0, 5)
+
+#: Index of an identity; mostly the default, or nothing would ever be shared.
+identities = st.sampled_from((0, 0, 0, 0, 1, 2, 3, 4))
 offsets = st.sampled_from((0, 1, -1))
 sessions = st.sampled_from((None, None, None, None, "a", "b"))
 

@@ -28,7 +28,20 @@ from kvcrucible.fuzz.draws import (
     choose,
 )
 from kvcrucible.fuzz.lockstep import LockStep, Tally
+from kvcrucible.fuzz.setting import Setting
 from kvcrucible.fuzz.steps import Step
+from kvcrucible.invariants.violation import InvariantViolated, Violation
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFailure:
+    """The first failing example, before anything was shrunk, and how much had been tried by then."""
+
+    setting: Setting
+    log: tuple[Step, ...]
+    violations: tuple[Violation, ...]
+    examples: int
+    steps_before: int
 
 
 @dataclass(slots=True)
@@ -37,12 +50,26 @@ class Recorder:
 
     current: LockStep | None = None
     on_example: Callable[[], None] | None = None
-    first_failure: tuple[int, int] | None = None
+    first: FirstFailure | None = None
 
-    def failed(self, tally: Tally) -> None:
-        """Note how much had been tried when an example failed for the first time: (examples, steps)."""
-        if self.first_failure is None:
-            self.first_failure = (tally.examples + 1, tally.steps)
+    def begin(self, setting: Setting, tally: Tally) -> LockStep:
+        """Start an example; an engine that is wrong before its first step is a failure without steps."""
+        self.current = None
+        try:
+            self.current = LockStep(setting, tally)
+        except InvariantViolated as found:
+            self._note(setting, (), found, tally)
+            raise
+        return self.current
+
+    def failed(self, example: LockStep, error: BaseException, tally: Tally) -> None:
+        """Note an example that failed, if it is the first."""
+        if isinstance(error, InvariantViolated):
+            self._note(example.setting, tuple(example.log), error, tally)
+
+    def _note(self, setting: Setting, log: tuple[Step, ...], found: InvariantViolated, tally: Tally) -> None:
+        if self.first is None:
+            self.first = FirstFailure(setting, log, found.violations, tally.examples + 1, tally.steps)
 
 
 class Driver(RuleBasedStateMachine):
@@ -61,9 +88,9 @@ class Driver(RuleBasedStateMachine):
         for step in steps:
             try:
                 self.lock.step(step)
-            except BaseException:
+            except BaseException as error:
                 self.failed = True
-                self.recorder.failed(self.tally)
+                self.recorder.failed(self.lock, error, self.tally)
                 raise
 
     def teardown(self) -> None:
@@ -72,8 +99,8 @@ class Driver(RuleBasedStateMachine):
             return
         try:
             self.lock.close()
-        except BaseException:
-            self.recorder.failed(self.tally)
+        except BaseException as error:
+            self.recorder.failed(self.lock, error, self.tally)
             raise
         self.tally.examples += 1
         if self.recorder.on_example is not None:

@@ -21,15 +21,11 @@ from kvcrucible.contract.operations import (
     Waiting,
     WaitingKind,
 )
-from kvcrucible.contract.snapshot import Snapshot
 from kvcrucible.invariants.violation import Violation, mismatch
 
 #: Not an invariant of DESIGN 5: the engine answered otherwise than the reference predicts and no invariant names the
 #: difference more closely.
 PREDICTED_OUTCOME = "predicted-outcome"
-
-#: Not an invariant of DESIGN 5: the engine raised something that is not a refusal.
-ENGINE_FAULT = "engine-fault"
 
 
 def judge_outcome(operation: Operation, expected: Outcome, actual: Outcome) -> list[Violation]:
@@ -42,7 +38,7 @@ def judge_outcome(operation: Operation, expected: Outcome, actual: Outcome) -> l
     elif actual.value != expected.value:
         name = _value_invariant(operation, expected.value, actual.value)
         violations.append(mismatch(name, what, repr(actual.value), repr(expected.value)))
-    if sorted(actual.evicted) != sorted(expected.evicted):
+    if actual.evicted != expected.evicted:
         violations.append(
             mismatch("cache-yields", f"{what}, released", list(actual.evicted), list(expected.evicted))
         )
@@ -100,19 +96,3 @@ def _admissions(value: object) -> list[Admitted | Waiting]:
 
 def _shown(outcome: Outcome) -> str:
     return repr(outcome.value) if outcome.refusal is None else f"refused, {outcome.refusal.value}"
-
-
-def tokens_agree(
-    operation: Operation, snapshot: Snapshot, model_tokens: dict[int, object]
-) -> list[Violation]:
-    """Compare the committed tokens of every sequence and continuation with the reference's."""
-    name = "token-exact-truncation" if isinstance(operation, Truncate) else "frontier-visibility"
-    shown: dict[int, object] = {owner: state.tokens for owner, state in snapshot.sequences.items()}
-    shown |= {owner: state.tokens for owner, state in snapshot.continuations.items()}
-    return [
-        mismatch(
-            name, f"tokens of sequence {owner}", shown.get(owner, "absent"), model_tokens.get(owner, "absent")
-        )
-        for owner in sorted(shown.keys() | model_tokens.keys())
-        if shown.get(owner) != model_tokens.get(owner)
-    ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 from kvcrucible.contract.operations import (
@@ -34,7 +34,9 @@ from kvcrucible.contract.tokens import Tokens
 from kvcrucible.fuzz import coverage
 from kvcrucible.fuzz.adapters.protocol import EngineAdapter, PayloadAdapter
 from kvcrucible.fuzz.adapters.registry import build
-from kvcrucible.fuzz.judge import ENGINE_FAULT, judge_outcome, tokens_agree
+from kvcrucible.fuzz.agreement import state_agrees
+from kvcrucible.fuzz.effects import EffectsJudge
+from kvcrucible.fuzz.judge import judge_outcome
 from kvcrucible.fuzz.setting import Depth, Setting
 from kvcrucible.fuzz.steps import ReadBack, RunEffects, Step
 from kvcrucible.fuzz.waivers import Waiver, covering, waivers_of
@@ -42,7 +44,7 @@ from kvcrucible.invariants import registry
 from kvcrucible.invariants.behaviour import epochs_risen, unchanged
 from kvcrucible.invariants.monitor import Monitor
 from kvcrucible.invariants.monitor import Tally as InvariantTally
-from kvcrucible.invariants.violation import InvariantViolated, Violation
+from kvcrucible.invariants.violation import ENGINE_FAULT, InvariantViolated, Violation
 from kvcrucible.reference.accounting import AccountingModel
 
 if TYPE_CHECKING:
@@ -97,6 +99,7 @@ class LockStep:
         self.monitor = Monitor(
             registry.checkers(capabilities), reports_touched=self.adapter.drain() is not None
         )
+        self._effects = EffectsJudge(self.adapter, [pool.page_size for pool in setting.engine_config().pools])
         self.snapshot = self.adapter.snapshot()
         self._twin = self._payload_twin()
         self._last_cut = False
@@ -146,17 +149,21 @@ class LockStep:
         expected = self._predict(operation)
         actual = self._execute(operation)
         after = self.adapter.snapshot()
-        violations = judge_outcome(operation, expected, actual)
+        judged = replace(actual, value=None) if isinstance(operation, Progress) else actual
+        violations = judge_outcome(operation, expected, judged)
         violations += self._observe(before, actual, after)
         if "Truncate" in self.adapter.capabilities.operations:
             # An admission may cut too: the continuation that it moves.
             violations += epochs_risen(before, after)
-        if "sequences" in self.adapter.capabilities.snapshot_parts:
-            violations += tokens_agree(operation, after, cast("dict[int, object]", self._model_tokens()))
+        violations += state_agrees(operation, self.model, after, self.adapter.capabilities)
+        violations += self._effects.judge(operation, actual)
         self._require(violations, after)
         self.snapshot = after
         if self._twin is not None and actual.refusal is None:
-            self._twin.follow(operation, actual, tokens, after)
+            try:
+                self._twin.follow(operation, actual, tokens, after)
+            except Exception as error:
+                raise _engine_fault(f"writing after {operation!r}", error) from error
         if actual.refusal is None and isinstance(operation, Truncate):
             self._last_cut = True
         self._count(operation, actual)
@@ -166,18 +173,15 @@ class LockStep:
     def _predict(self, operation: Operation) -> Outcome:
         if not isinstance(operation, Progress):
             return self.model.predict(operation)
-        # When device effects complete is not the model's business: only that progress changes no counter.
+        # When device effects complete is not the model's business, but that of the judge of effects.
         return Outcome(None, None, (), self.snapshot.counters)
 
     def _execute(self, operation: Operation) -> Outcome:
+        self._effects.before(operation)
         try:
-            outcome = self.adapter.execute(operation)
+            return self.adapter.execute(operation)
         except Exception as error:
-            fault = Violation(ENGINE_FAULT, f"{operation!r} raised {type(error).__name__}: {error}")
-            raise InvariantViolated([fault]) from error
-        if isinstance(operation, Progress):
-            return Outcome(None, outcome.refusal, outcome.evicted, outcome.counters)
-        return outcome
+            raise _engine_fault(repr(operation), error) from error
 
     def _observe(self, before: Snapshot, actual: Outcome, after: Snapshot) -> list[Violation]:
         violations: list[Violation] = []
@@ -202,8 +206,7 @@ class LockStep:
             if not violations:
                 attended = self._twin.compare_attention(self.snapshot)
         except Exception as error:
-            fault = Violation(ENGINE_FAULT, f"reading back raised {type(error).__name__}: {error}")
-            raise InvariantViolated([fault]) from error
+            raise _engine_fault("reading back", error) from error
         self._last_cut = False
         for judged, needs in _READ_BACK:
             if needs <= self.adapter.capabilities.operations:
@@ -255,3 +258,7 @@ class LockStep:
                 self.tally.waived[waiver.id] += 1
         if counting:
             raise InvariantViolated(counting)
+
+
+def _engine_fault(what: str, error: Exception) -> InvariantViolated:
+    return InvariantViolated([Violation(ENGINE_FAULT, f"{what} raised {type(error).__name__}: {error}")])

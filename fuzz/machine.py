@@ -7,7 +7,8 @@ from hypothesis.stateful import initialize
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.fuzz.driver import Recorder
-from kvcrucible.fuzz.lockstep import LockStep, Tally
+from kvcrucible.fuzz.lockstep import Tally
+from kvcrucible.fuzz.pressure import PressureRules
 from kvcrucible.fuzz.rules import Rules
 from kvcrucible.fuzz.setting import Setting
 
@@ -20,13 +21,13 @@ def machine_class(
     """
     owner = (capabilities, tally, recorder)
 
-    class Campaign(Rules):
+    class Campaign(PressureRules):
         """One example: an engine and the reference in lock step."""
 
         capabilities, tally, recorder = owner
 
         @initialize(setting=settings)
         def begin(self, setting: Setting) -> None:
-            self.lock = recorder.current = LockStep(setting, tally)
+            self.lock = recorder.begin(setting, tally)
 
     return Campaign

@@ -46,13 +46,14 @@ def _violations(
     setting: Setting, steps: Sequence[Step]
 ) -> tuple[tuple[Step, ...], tuple[Violation, ...]] | None:
     """Run an example; return the steps up to its failure and what it violates, None where it holds or means nothing."""
-    example = LockStep(setting)
+    example = None
     try:
+        example = LockStep(setting)
         for step in steps:
             example.step(step)
         example.close()
     except InvariantViolated as failed:
-        return tuple(example.log), failed.violations
+        return () if example is None else tuple(example.log), failed.violations
     except (KeyError, ValueError):
         # Without the step that was taken out, a later one addresses what no longer exists for the harness itself.
         return None

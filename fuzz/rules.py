@@ -41,6 +41,7 @@ from kvcrucible.fuzz.draws import (
     Length,
     Where,
     choose,
+    identities,
     lengths,
     offsets,
     oversize,
@@ -100,7 +101,7 @@ class Rules(Driver):
         grow=lengths,
         session=sessions,
         consume=st.booleans(),
-        identity=st.sampled_from((0, 0, 0, 1)),
+        identity=identities,
         large=oversize,
         patient=st.sampled_from((False, False, True)),
         prefill=st.sampled_from((True, True, False)),
@@ -354,7 +355,7 @@ class Rules(Driver):
         shared=lengths,
         own=lengths,
         source=st.sampled_from(SOURCES),
-        identity=st.sampled_from((0, 0, 1)),
+        identity=identities,
     )
     def lookup(
         self, pick: int, more: int, known: bool, shared: Length, own: Length, source: int, identity: int
@@ -368,7 +369,7 @@ class Rules(Driver):
 
     # -- handles that mean nothing -------------------------------------------------------------------------------
 
-    @rule(sequence=st.integers(0, 12), which=st.integers(0, 9), position=st.integers(-1, 3))
+    @rule(sequence=st.integers(-1, 30), which=st.integers(0, 10), position=st.integers(-1, 3))
     def use_any_handle(self, sequence: int, which: int, position: int) -> None:
         """Address a sequence by a number that may be queued, active, retained, ended or never given out."""
         operations: list[Step] = [
@@ -382,6 +383,7 @@ class Rules(Driver):
             BeginUnit((Prefill(sequence, 1),)),
             EndUnit(sequence),
             Progress(),
+            Cancel(sequence),
         ]
         operation = operations[which]
         if type(operation).__name__ in self.supported and self.lock.model.state(sequence) not in ACTIVE:

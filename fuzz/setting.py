@@ -17,6 +17,22 @@ class Depth(StrEnum):
     PAYLOAD = "payload"
 
 
+#: What free and stale columns may be filled with.
+POISONS = ("nan", "huge")
+
+
+def _fits(annotation: str, value: Any) -> bool:
+    """Say whether a plain value can be that of a field with this annotation."""
+    match annotation:
+        case "int":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "int | None":
+            return value is None or (isinstance(value, int) and not isinstance(value, bool))
+        case "bool":
+            return isinstance(value, bool)
+    return isinstance(value, str)
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """Geometry and conditions of one example.
@@ -51,16 +67,22 @@ class Setting:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Setting:
-        """Rebuild a setting; raises ``InputError`` for an unknown field or depth."""
-        unknown = sorted(set(plain) - {field.name for field in fields(cls)})
-        if unknown:
-            raise InputError(f"a setting has no field {unknown[0]!r}")
+        """Rebuild a setting; raises ``InputError`` for an unknown field, or a value that the field cannot have."""
+        kinds = {field.name: str(field.type) for field in fields(cls)}
+        for name, value in plain.items():
+            if name not in kinds:
+                raise InputError(f"a setting has no field {name!r:.40}")
+            if not _fits(kinds[name], value):
+                raise InputError(f"setting {name} is {kinds[name]}, found {value!r:.80}")
         values = dict(plain)
         if "depth" in values:
-            try:
-                values["depth"] = Depth(values["depth"])
-            except ValueError:
-                raise InputError(f"unknown depth {values['depth']!r}; known: {', '.join(Depth)}") from None
+            if values["depth"] not in list(Depth):
+                raise InputError(f"unknown depth {values['depth']!r:.40}; known: {', '.join(Depth)}")
+            values["depth"] = Depth(values["depth"])
+        if values.get("poison", "nan") not in POISONS:
+            raise InputError(f"unknown poison {values['poison']!r:.40}; known: {', '.join(POISONS)}")
+        if (values.get("hash_bits") or 0) < 0:
+            raise InputError(f"hash_bits is at least 0, found {values['hash_bits']}")
         return cls(**values)
 
 

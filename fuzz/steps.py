@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeAlias
 
 from kvcrucible.contract.codec import operation_from_plain, operation_to_plain
@@ -38,15 +37,18 @@ def step_to_plain(step: Step) -> list[Any]:
 
 def step_from_plain(plain: Any) -> Step:
     """Rebuild a step; raises ``InputError`` for what is none."""
-    if isinstance(plain, list | tuple) and len(plain) == 2 and plain[0] in _HARNESS:
-        kind = _HARNESS[plain[0]]
-        try:
-            return kind(**plain[1])
-        except TypeError as error:
-            raise InputError(f"step {plain!r:.80}: {error}") from None
+    match plain:
+        case ["RunEffects" | "ReadBack" as name, dict() as values]:
+            kind = _HARNESS[name]
+            due = {field.name for field in fields(kind)}
+            if set(values) != due or not all(type(value) is int for value in values.values()):
+                raise InputError(f"step {name} takes {sorted(due)}, integers; found {values!r:.80}")
+            return kind(**values)
     return operation_from_plain(plain)
 
 
-def steps_from_plain(plain: Iterable[Any]) -> list[Step]:
-    """Rebuild a list of steps."""
+def steps_from_plain(plain: Any) -> list[Step]:
+    """Rebuild a list of steps; raises ``InputError`` for what is none."""
+    if not isinstance(plain, list | tuple):
+        raise InputError(f"steps are a list, found {plain!r:.80}")
     return [step_from_plain(step) for step in plain]

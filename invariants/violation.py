@@ -11,6 +11,9 @@ from kvcrucible.contract.errors import CrucibleError
 #: single steps never saw the change.
 UNREPORTED_CHANGE = "unreported-change"
 
+#: Not an invariant of DESIGN 5: the engine raised something that is not a refusal.
+ENGINE_FAULT = "engine-fault"
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:

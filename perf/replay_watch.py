@@ -15,10 +15,7 @@ from kvcrucible.engine.execute import execute
 from kvcrucible.engine.observe import drain, snapshot
 from kvcrucible.invariants.monitor import Monitor
 from kvcrucible.invariants.registry import checkers
-from kvcrucible.invariants.violation import InvariantViolated, Violation
-
-#: Not an invariant of DESIGN 5: the engine raised something that is no refusal, often an assertion of its own.
-ENGINE_RAISED = "engine-raised"
+from kvcrucible.invariants.violation import ENGINE_FAULT, InvariantViolated, Violation
 
 #: Requests that a message names; a decode round may concern hundreds.
 MAX_NAMED_REQUESTS = 8
@@ -87,7 +84,7 @@ class WatchedEngine:
         try:
             outcome = execute(self.engine, operation)
         except Exception as error:
-            raised = Violation(ENGINE_RAISED, f"{type(error).__name__}: {error}")
+            raised = Violation(ENGINE_FAULT, f"{type(error).__name__}: {error}")
             raise OperationFailed(self.operations, name, subjects, [raised]) from error
         self.last, touched = drain(self.engine)
         found = self.monitor.observe(self.last, touched)

@@ -79,6 +79,19 @@ class Inspection:
         """What beside the tokens has to be equal for a hit."""
         return self._entry(sequence).identity
 
+    def pinned(self, sequence: int) -> bool:
+        """Whether a continuation is protected from release."""
+        return self._entry(sequence).pinned
+
+    def cancel_recorded(self, sequence: int) -> bool:
+        """Whether the end of its unit will drop the sequence."""
+        return self._entry(sequence).cancelled
+
+    def continuations_by_use(self) -> list[int]:
+        """Retained sequences, the least recently used first."""
+        kept = self.books.continuations
+        return sorted(kept, key=lambda name: kept[name].last_use)
+
     def in_flight(self, sequence: int) -> bool:
         """Whether a unit has selected the sequence."""
         return self._entry(sequence).unit is not None

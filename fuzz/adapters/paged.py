@@ -47,6 +47,15 @@ class PagedAdapter:
         """Return what operations touched since the last call."""
         return drain(self.engine)
 
+    def effects(self) -> tuple[int, int]:
+        """Return (effects that have run, effects submitted)."""
+        pending = self.stream.pending if isinstance(self.stream, SimulatedStream) else 0
+        return self.stream.completed, self.stream.completed + pending
+
+    def copied_columns(self) -> int:
+        """Return how many token columns page copies have moved."""
+        return self.engine.work.columns_copied
+
     def run_effects(self, count: int) -> int:
         """Let up to ``count`` queued device effects take place; return how many did."""
         return self.stream.run(count) if isinstance(self.stream, SimulatedStream) else 0

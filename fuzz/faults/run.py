@@ -31,7 +31,7 @@ CHILD_SECONDS = 300
 DEFAULT_JOBS = 2
 
 #: Characters of a lost child's last words that are kept.
-_LAST_WORDS = 500
+_LAST_WORDS = 2_000
 
 
 class Verdict(StrEnum):

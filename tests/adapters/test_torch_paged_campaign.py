@@ -84,7 +84,7 @@ class ScoresBeyondTheEnd(Mended):
 FAULTS: dict[type[Any], set[str]] = {
     HandsOutTwice: {"lease-unique", "pool-conservation"},
     MapsBackOneOff: {"table-mirror"},
-    WritesOneColumnOff: {"no-stale-read"},
+    WritesOneColumnOff: {"no-stale-read", "engine-fault"},
     KeepsRowAtErase: {"table-mirror", "refcount-exact", "pool-conservation"},
     ConvertsOtherRow: {"table-mirror"},
     ScoresBeyondTheEnd: {"kernel-oracle"},

@@ -142,3 +142,23 @@ def test_ledger_depth_needs_no_torch(tmp_path: Path) -> None:
     done = kvcrucible_fuzz(command=[sys.executable, "-c", blocked], cwd=tmp_path)
     assert done.returncode == ExitStatus.HELD, done.stderr
     assert "depth ledger" in done.stdout
+
+
+def test_a_violation_is_reported_even_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = kvcrucible_fuzz(
+        "--depth", "ledger", "--seed", "1", "--json", "--out", str(tmp_path / "file" / "x"),
+        command=[sys.executable, "-c", BROKEN, "fuzz"],
+    )  # fmt: skip
+    assert done.returncode == ExitStatus.VIOLATION
+    failure = json.loads(done.stdout)["failure"]
+    assert failure["reproduction"] is None
+    assert failure["steps"]
+    assert "no reproduction was written" in done.stderr
+
+
+def test_a_database_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = kvcrucible_fuzz("--database", str(tmp_path / "file"), cwd=tmp_path)
+    assert done.returncode == ExitStatus.USAGE
+    assert "is no folder" in done.stderr

@@ -27,9 +27,10 @@ from kvcrucible.fuzz.faults.run import (
     trials_of,
     unchanged_trials,
 )
-from kvcrucible.fuzz.judge import ENGINE_FAULT, PREDICTED_OUTCOME
+from kvcrucible.fuzz.judge import PREDICTED_OUTCOME
 from kvcrucible.fuzz.setting import Depth
 from kvcrucible.invariants.registry import IDS
+from kvcrucible.invariants.violation import ENGINE_FAULT
 
 CHILD = [sys.executable, "-m", "kvcrucible.fuzz.faults.child"]
 ALL = list(catalogue().values())
@@ -132,7 +133,7 @@ PAYLOAD_ONLY = [planted for planted in ALL if planted.depth is Depth.PAYLOAD]
 
 
 def test_what_only_bytes_show_survives_without_bytes() -> None:
-    planted = fault("fork-copies-short")
+    planted = fault("storage-copies-short")
     done = run_trial(Trial(planted, Depth.LEDGER, CampaignOptions(examples=40)))
     assert done.verdict is Verdict.SURVIVED, done
 

@@ -6,12 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
+from kvcrucible.contract.config import PoolSpec
 from kvcrucible.contract.operations import OPERATIONS
 from kvcrucible.engine.cache import ContextCache
 from kvcrucible.engine.engine import Engine
+from kvcrucible.engine.pages import LogicalPage, PageLedger
+from kvcrucible.engine.pool import PagePool
 from kvcrucible.engine.records import Unit
 from kvcrucible.engine.space import AddressSpace
-from kvcrucible.fuzz.campaign import Plan, Report, run
+from kvcrucible.fuzz.campaign import NOT_REPRODUCED, Plan, Report, run
 from kvcrucible.fuzz.coverage import GOALS
 from kvcrucible.fuzz.reproduction import violations_of
 from kvcrucible.fuzz.setting import Depth
@@ -149,3 +152,47 @@ def test_goals_are_unique_and_stated() -> None:
     assert len({goal.statement for goal in GOALS.values()}) == len(GOALS)
     assert all(goal.needs for goal in GOALS.values())
     assert all(name == goal.name for name, goal in GOALS.items())
+
+
+def test_an_engine_that_is_wrong_before_its_first_step_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = PagePool.__init__
+
+    def init(self: PagePool, spec: PoolSpec) -> None:
+        real(self, spec)
+        self._unleased.append(0)
+
+    monkeypatch.setattr(PagePool, "__init__", init)
+    report = campaign(examples=5)
+    assert report.failure is not None
+    assert report.failure.steps == ()
+    assert report.failure.violations[0].invariant == "lease-unique"
+
+
+def test_an_engine_that_is_not_deterministic_is_reported_with_what_failed_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shares = 0
+
+    def share(self: PageLedger, pages: list[LogicalPage]) -> None:
+        nonlocal shares
+        shares += 1
+        for page in pages:
+            page.references += shares != 3
+            self.touched.pages.add(page.page)
+
+    monkeypatch.setattr(PageLedger, "share", share)
+    report = campaign(examples=200)
+    assert report.failure is not None
+    assert report.failure.steps
+    assert {found.invariant for found in report.failure.violations} >= {"refcount-exact", NOT_REPRODUCED}
+
+
+def test_a_campaign_of_the_usual_size_is_inconclusive_without_its_goals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kvcrucible.fuzz.campaign.GOALS_FROM_EXAMPLES", 5)
+    report = run(Plan(examples=5, steps=1, seed=1))
+    assert report.failure is None
+    assert report.tally.examples > 5
+    assert report.cut_short is not None
+    assert "goals not reached: " in report.cut_short

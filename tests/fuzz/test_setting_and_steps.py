@@ -10,7 +10,7 @@ from kvcrucible.contract.errors import InputError, NotRunError
 from kvcrucible.contract.operations import Fork, Schedule
 from kvcrucible.fuzz.adapters.registry import build
 from kvcrucible.fuzz.setting import Depth, Setting, token_hash
-from kvcrucible.fuzz.steps import ReadBack, RunEffects, step_from_plain, step_to_plain
+from kvcrucible.fuzz.steps import ReadBack, RunEffects, step_from_plain, step_to_plain, steps_from_plain
 
 
 def test_a_setting_survives_plain_data() -> None:
@@ -20,7 +20,18 @@ def test_a_setting_survives_plain_data() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plain", "message"), [({"colour": 1}, "no field 'colour'"), ({"depth": "deep"}, "unknown depth")]
+    ("plain", "message"),
+    [
+        ({"colour": 1}, "no field 'colour'"),
+        ({"page_size": "4"}, "page_size is int"),
+        ({"capacity_pages": None}, "is int"),
+        ({"hash_bits": "q"}, "hash_bits"),
+        ({"hash_bits": -1}, "at least 0"),
+        ({"poison": "zz"}, "unknown poison"),
+        ({"engine": ["l"]}, "engine is str"),
+        ({"lagging": 1}, "lagging is bool"),
+        ({"depth": "deep"}, "unknown depth"),
+    ],
 )
 def test_what_is_no_setting_is_refused(plain: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
@@ -33,7 +44,17 @@ def test_a_step_survives_plain_data(step: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "plain", [["RunEffects", {}], ["RunEffects", {"count": 1, "more": 2}], ["Nothing", {}], 7, []]
+    "plain",
+    [
+        ["RunEffects", {}],
+        ["RunEffects", {"count": 1, "more": 2}],
+        ["Nothing", {}],
+        7,
+        [],
+        [["a"], {}],
+        ["RunEffects", {"count": "x"}],
+        ["ReadBack", 5],
+    ],
 )
 def test_what_is_no_step_is_refused(plain: Any) -> None:
     with pytest.raises(InputError):
@@ -57,3 +78,8 @@ def test_payload_depth_without_torch_is_not_run(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "kvcrucible.engine.storage.torch_storage", None)
     with pytest.raises(NotRunError, match="torch"):
         build(Setting(depth=Depth.PAYLOAD))
+
+
+def test_steps_are_a_list() -> None:
+    with pytest.raises(InputError, match="steps are a list"):
+        steps_from_plain(5)

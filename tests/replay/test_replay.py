@@ -18,11 +18,12 @@ from kvcrucible.engine.pool import PagePool
 from kvcrucible.engine.prefix import PrefixIndex
 from kvcrucible.engine.space import AddressSpace
 from kvcrucible.engine.tables import ExecutionTables
+from kvcrucible.invariants.violation import ENGINE_FAULT
 from kvcrucible.perf.replay import Replay
 from kvcrucible.perf.replay_figures import Figures
 from kvcrucible.perf.replay_settings import ReplaySettings
 from kvcrucible.perf.replay_tokens import InfiniteCache, output_of, prompt_of
-from kvcrucible.perf.replay_watch import ENGINE_RAISED, OperationFailed
+from kvcrucible.perf.replay_watch import OperationFailed
 from kvcrucible.perf.traces import TraceRequest, synthetic_trace
 
 Trace = list[TraceRequest]
@@ -244,7 +245,7 @@ def row_change_unreported(patch: pytest.MonkeyPatch) -> None:
         (hit_one_token_too_long, "exact-prefix-identity"),
         (tail_not_copied, "single-writer"),
         (nobody_admitted, "cache-yields"),
-        (engine_breaks_down, ENGINE_RAISED),
+        (engine_breaks_down, ENGINE_FAULT),
         (row_change_unreported, "table-mirror"),
     ],
 )
