@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 #: Where failing examples are written unless told otherwise; git ignores it.
 DEFAULT_OUT = Path("results/failures")
 
+#: What an engine can consist of, with the backend's pool that stands beside Main.
+_POOLS: dict[str, str | None] = {"main": None, "main+mtp": "mtp", "main+draft": "draft"}
+
 #: Largest seed that is drawn when none is given; short enough to be typed again.
 _SEED_LIMIT = 1_000_000
 
@@ -30,6 +33,9 @@ def register(app: typer.Typer) -> None:
     def fuzz(
         engine: str = typer.Option("paged", help="Engine under test: paged, torch-paged-attention."),
         depth: str = typer.Option("both", help="ledger (no tensors), payload (rows are read back), or both."),
+        pools: str = typer.Option(
+            "any", help=f"Pools of the engine: {', '.join(_POOLS)}; any draws among them."
+        ),
         examples: int = typer.Option(300, min=1, help="Examples to run."),
         steps: int = typer.Option(60, min=1, max=1000, help="Most rules in one example."),
         seed: int | None = typer.Option(None, min=0, help="Seed; drawn and printed when not given."),
@@ -57,6 +63,7 @@ def register(app: typer.Typer) -> None:
             secrets.randbelow(_SEED_LIMIT) if seed is None else seed,
             seconds,
             database,
+            _backends(pools),
         )
         report = _run_with_progress(plan, run)
         path, trouble = _write_reproduction(report, out)
@@ -86,6 +93,14 @@ def _depths(engine: str, depth: str) -> Any:
     if Depth.PAYLOAD not in depths:
         stderr_console().print("torch is not installed: ledger depth only (the extra 'engine' brings it)")
     return depths
+
+
+def _backends(pools: str) -> tuple[str | None, ...]:
+    if pools == "any":
+        return tuple(_POOLS.values())
+    if pools not in _POOLS:
+        raise InputError(f"unknown pools {safe(pools)!r}; use {', '.join(_POOLS)} or any")
+    return (_POOLS[pools],)
 
 
 def _run_with_progress(plan: Any, run: Any) -> Report:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kvcrucible.contract.operations import OPERATIONS
+from kvcrucible.contract.planes import BACKENDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,7 @@ class Capabilities:
     admitted sequence always finishes; without it pages are granted on demand and an append may be refused.
     ``aborts``: a unit can be aborted; without it every unit commits.  ``works_per_unit``: most works in one unit (None:
     any number), for engines that cannot grant the pages of several sequences together or not at all.
+    ``backends``: the speculative backends' pools that it can have beside Main (decision 0011).
     ``payload``: rows can be written and read back.  ``raw_write``: free and stale bytes can be poisoned.
     ``snapshot_parts``: names of the snapshot's parts that the engine can fill; checkers of others are not run.
     ``unchecked``: what cannot be checked on this engine, in words, one reason each.
@@ -25,6 +27,7 @@ class Capabilities:
     reserves: bool = True
     aborts: bool = True
     works_per_unit: int | None = None
+    backends: frozenset[str] = frozenset(BACKENDS)
     payload: bool = True
     raw_write: bool = True
     snapshot_parts: frozenset[str] = field(default_factory=lambda: ALL_PARTS)

@@ -72,6 +72,8 @@ def _field(name: str, key: str, annotation: str, value: Any) -> Any:
     match annotation:
         case "int":
             return _integer(where, value)
+        case "int | None":
+            return None if value is None else _integer(where, value)
         case "bool":
             if isinstance(value, bool):
                 return value

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import NewType
 
 from kvcrucible.contract.errors import BadArgument
+from kvcrucible.contract.planes import BACKENDS, MAIN, ORDERS, PlaneSpec
+from kvcrucible.contract.profiles import PlaneOrder
 
 PageId = NewType("PageId", int)
 """Index of one physical page group within its pool."""
@@ -36,13 +38,22 @@ def pages_for(tokens: int, page_size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """One typed pool: its name, its size in pages and the tokens in a page (a power of two)."""
+    """One typed pool: ``main``, ``mtp`` or ``draft``, its size in pages and the tokens in a page (a power of two).
 
-    name: str = "main"
+    ``planes`` declares what the pool stores; empty where nothing but counts matters.  Planes with another page size,
+    frontier, lifetime or order than the pool's are refused here, with ``BadArgument`` (DESIGN 3, 4.1).
+    """
+
+    name: str = MAIN
     capacity_pages: int = 64
     page_size: int = DEFAULT_PAGE_SIZE
+    planes: tuple[PlaneSpec, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.name not in ORDERS:
+            raise BadArgument(
+                f"a pool called {self.name!r}", "no such kind of pool", f"use one of {', '.join(ORDERS)}"
+            )
         if self.page_size < 1 or self.page_size & (self.page_size - 1):
             raise BadArgument(f"pages of {self.page_size} tokens", "not a power of two", "use 16, 64, …")
         if not 1 <= self.capacity_pages <= MAX_CAPACITY_PAGES:
@@ -51,14 +62,22 @@ class PoolSpec:
                 f"allowed: 1 to {MAX_CAPACITY_PAGES}",
                 "choose another capacity",
             )
+        for plane in self.planes:
+            plane.require_fit(self.name, self.page_size)
+
+    @property
+    def order(self) -> PlaneOrder:
+        """Which axis of this pool's planes is slowest."""
+        return ORDERS[self.name]
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """What an engine is built for.
 
-    ``pools`` holds Main first; counters everywhere are vectors in this order.  ``max_context`` (S) limits positions
-    of one sequence, ``max_concurrency`` (C) is the number of rows in the block-table matrix.
+    ``pools`` holds Main first, then at most one speculative backend, MTP or Draft; counters everywhere are vectors in
+    this order.  ``max_context`` (S) limits positions of one sequence, ``max_concurrency`` (C) is the number of rows in
+    each pool's block-table matrix.
     """
 
     pools: tuple[PoolSpec, ...] = (PoolSpec(),)
@@ -74,6 +93,12 @@ class EngineConfig:
             raise BadArgument(
                 "two pools of one name", f"pools: {[p.name for p in self.pools]}", "name each pool once"
             )
+        if sum(pool.name in BACKENDS for pool in self.pools) > 1:
+            raise BadArgument(
+                "two speculative backends",
+                f"pools: {[p.name for p in self.pools]}",
+                f"choose one of {', '.join(BACKENDS)}",
+            )
         if self.max_context < 1 or self.max_concurrency < 1:
             raise BadArgument(
                 f"max_context {self.max_context}, max_concurrency {self.max_concurrency}",
@@ -87,6 +112,15 @@ class EngineConfig:
         return self.pools[0]
 
     @property
+    def backend(self) -> PoolSpec | None:
+        """The speculative backend's pool, None on an engine without one."""
+        return self.pools[1] if len(self.pools) > 1 else None
+
+    @property
     def max_blocks_per_row(self) -> int:
-        """L = ceil(S / P) of Main (DESIGN 4.10): the width of a block-table row."""
-        return pages_for(self.max_context, self.main.page_size)
+        """L = ceil(S / P) of Main (DESIGN 4.10): the width of a row of its block table."""
+        return self.blocks_per_row(0)
+
+    def blocks_per_row(self, pool: int) -> int:
+        """ceil(S / P) with the pool's own P: the width of a row of its block table."""
+        return pages_for(self.max_context, self.pools[pool].page_size)

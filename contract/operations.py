@@ -55,22 +55,31 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Unit work: the next ``count`` tokens of a prompt that is not yet complete."""
+    """Unit work: the next ``count`` tokens of a prompt that is not yet complete.
+
+    ``backend``: positions that the unit writes in the speculative backend, None for all up to where Main will stand
+    (decision 0011).
+    """
 
     sequence: int
     count: int
+    backend: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Unit work: ``tokens`` after a complete prompt; decode is one token, a run of n stands for n rounds."""
+    """Unit work: ``tokens`` after a complete prompt; decode is one token, a run of n stands for n rounds.
+
+    ``backend`` as for :class:`Prefill`.
+    """
 
     sequence: int
     tokens: Tokens
+    backend: int | None = None
 
     @property
     def count(self) -> int:
-        """Positions that this work writes."""
+        """Positions that this work writes in Main."""
         return count(self.tokens)
 
 
@@ -116,7 +125,9 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Make the committed frontier findable.  Value: the checkpoint id (the old one where it exists already)."""
+    """Make the smallest committed frontier over pools findable.  Value: the checkpoint id (the old one where it exists
+    already).
+    """
 
     sequence: int
 
@@ -245,7 +256,7 @@ class Scheduled:
 
 @dataclass(frozen=True, slots=True)
 class UnitEnded:
-    """Frontiers after a unit, in the order of its work, and the sequences that a recorded cancel ended."""
+    """Main's frontiers after a unit, in the order of its work, and the sequences that a recorded cancel ended."""
 
     frontiers: tuple[tuple[int, int], ...]
     cancelled: tuple[int, ...] = ()

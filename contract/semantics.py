@@ -51,10 +51,12 @@ ACTIVE = frozenset({State.PREFILL, State.DECODE})
 class Facts:
     """What is known before an operation.  Counts are tokens unless named ``_pages``.
 
-    ``position``: where the operation cuts or forks.  ``count``: positions that it writes.  ``limit``: the last position
-    that the sequence may reach, or that a new one would reach.  ``entitlement_pages``: ceil(limit / P) of a new one.
-    ``need_pages``: pages that it takes from free.  ``available_pages``: free now, plus what releasing every releasable
-    continuation would free.  ``repeated``: the same sequence is named twice in one unit.
+    ``position``: where the operation cuts or forks.  ``count``: positions that it writes in Main, ``backend`` those
+    that it says it writes in the speculative backend.  ``frontier``: Main's; ``backend_frontier``: the backend's, None
+    on an engine without one.  ``limit``: the last position that the sequence may reach, or that a new one would reach.
+    ``repeated``: the same sequence is named twice in one unit.  Page counts are vectors in pool order, empty where
+    they do not matter: ``entitlement_pages``: ceil(limit / P) of a new one.  ``need_pages``: pages that it takes from
+    free.  ``available_pages``: free now, plus what releasing every releasable continuation would free.
     """
 
     state: State = State.GONE
@@ -64,18 +66,30 @@ class Facts:
     repeated: bool = False
     empty: bool = False
     frontier: int = 0
+    backend_frontier: int | None = None
     prompt: int = 0
     position: int = 0
     count: int = 0
+    backend: int | None = None
     max_new: int = 0
     limit: int = 0
     max_context: int = 0
-    entitlement_pages: int = 0
-    capacity_pages: int = 0
+    entitlement_pages: tuple[int, ...] = ()
+    capacity_pages: tuple[int, ...] = ()
     session_busy: bool = False
     free_rows: int = 0
-    need_pages: int = 0
-    available_pages: int = 0
+    need_pages: tuple[int, ...] = ()
+    available_pages: tuple[int, ...] = ()
+
+    @property
+    def smallest_frontier(self) -> int:
+        """Positions that every pool has: where a checkpoint would stand."""
+        return self.frontier if self.backend_frontier is None else min(self.frontier, self.backend_frontier)
+
+
+def _more(asked: tuple[int, ...], there: tuple[int, ...]) -> bool:
+    """Say whether some pool is asked for more than is there; an empty vector asks for nothing."""
+    return any(a > b for a, b in zip(asked, there, strict=bool(asked)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +204,8 @@ ROWS: tuple[Row, ...] = (
         "checkpoint-of-nothing",
         {Checkpoint},
         RefusalKind.WRONG_STATE,
-        lambda f: f.frontier == 0,
-        "A sequence without a committed token has no frontier to keep.",
+        lambda f: f.smallest_frontier == 0,
+        "A sequence that lacks a committed token in some pool has no frontier to keep.",
         "4.14.6",
     ),
     _row(
@@ -232,6 +246,34 @@ ROWS: tuple[Row, ...] = (
         RefusalKind.BAD_ARGUMENT,
         lambda f: f.frontier + f.count > f.prompt,
         "A prefill chunk ends at or before the end of the prompt.",
+        "4.8",
+    ),
+    _row(
+        "backend-absent",
+        {Prefill, Append},
+        RefusalKind.BAD_ARGUMENT,
+        lambda f: f.backend is not None and f.backend_frontier is None,
+        "An engine without a speculative backend writes nothing there.",
+        "4.1",
+    ),
+    _row(
+        "backend-negative",
+        {Prefill, Append},
+        RefusalKind.BAD_ARGUMENT,
+        lambda f: f.backend is not None and f.backend < 0,
+        "Work writes at least no position in the backend.",
+        "4.8",
+    ),
+    _row(
+        "backend-ahead",
+        {Prefill, Append},
+        RefusalKind.BAD_ARGUMENT,
+        lambda f: (
+            f.backend is not None
+            and f.backend_frontier is not None
+            and f.backend_frontier + f.backend > f.frontier + f.count
+        ),
+        "A committed backend frontier never leads Main's.",
         "4.8",
     ),
     _row(
@@ -286,8 +328,8 @@ ROWS: tuple[Row, ...] = (
         "beyond-pool",
         _STARTS,
         RefusalKind.LIMIT_EXCEEDED,
-        lambda f: f.entitlement_pages > f.capacity_pages,
-        "The worst case fits the whole pool.",
+        lambda f: _more(f.entitlement_pages, f.capacity_pages),
+        "The worst case fits every pool as a whole.",
         "4.14.2",
     ),
     _row(
@@ -310,8 +352,8 @@ ROWS: tuple[Row, ...] = (
         "no-pages",
         {Fork, TryAdmit, Truncate, Prefill, Append},
         RefusalKind.DEVICE_CAPACITY,
-        lambda f: f.need_pages > f.available_pages,
-        "The pages fit once every releasable continuation is counted as released.",
+        lambda f: _more(f.need_pages, f.available_pages),
+        "The pages fit in every pool once every releasable continuation is counted as released.",
         "4.8, 4.9, 4.14.1",
     ),
 )

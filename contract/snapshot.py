@@ -16,7 +16,7 @@ from kvcrucible.contract.operations import Identity
 from kvcrucible.contract.tokens import Tokens
 
 #: Name and version of the serialised form; a change of meaning raises the number.
-SNAPSHOT_FORMAT = "kvcrucible.snapshot/1"
+SNAPSHOT_FORMAT = "kvcrucible.snapshot/2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +92,18 @@ class ContinuationState:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointState:
-    """An immutable frontier of ``owner``.
+    """An immutable frontier of ``owner``, which every pool has reached.
 
-    ``page``, ``epoch``, ``columns``: the logical page that holds its last token, that page's epoch when the checkpoint
-    was made, and the columns that it protects.
+    Per pool, in ``pages``, ``epochs`` and ``columns``: the logical page that holds its last token, that page's epoch
+    when the checkpoint was made, and the columns that it protects.
     """
 
     checkpoint: int
     owner: int
     frontier: int
-    page: int
-    epoch: int
-    columns: int
+    pages: tuple[int, ...]
+    epochs: tuple[int, ...]
+    columns: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +117,13 @@ class FindableState:
 
 @dataclass(frozen=True, slots=True)
 class RowState:
-    """One row of the block-table matrix: who leases it and its page ids with trailing holes cut off.
+    """One row of one pool's block-table matrix: who leases it and its page ids with trailing holes cut off.
 
     ``inverse``: the engine's own mapping back for this row, (page id, logical block) in order of pages; None where it
     keeps none.
     """
 
+    pool: int
     row: int
     sequence: int | None
     entries: tuple[int, ...]
@@ -131,18 +132,22 @@ class RowState:
 
 @dataclass(frozen=True, slots=True)
 class UnitState:
-    """One unit in flight: ``work`` is (sequence, first position, position after the last), ``frozen`` the selected rows
-    with the entries that they had when they were frozen.
+    """One unit in flight.
+
+    ``work`` has (sequence, pool, first position, position after the last) for every selected sequence in every pool,
+    the last two equal where it writes nothing there; ``frozen`` (pool, row, entries) for every selected row, as it was
+    when it was frozen.
     """
 
     unit: int
-    work: tuple[tuple[int, int, int], ...]
-    frozen: tuple[tuple[int, tuple[int, ...]], ...]
+    work: tuple[tuple[int, int, int, int], ...]
+    frozen: tuple[tuple[int, int, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything visible; dictionaries are keyed by the entry's id (spaces by (owner, pool)).
+    """Everything visible; dictionaries are keyed by the entry's id (spaces by (owner, pool), rows by (pool,
+    row)).
 
     ``free_pages`` per pool is None where the snapshot is partial or the engine cannot tell.
     """
@@ -154,7 +159,7 @@ class Snapshot:
     continuations: dict[int, ContinuationState] = field(default_factory=dict)
     checkpoints: dict[int, CheckpointState] = field(default_factory=dict)
     findable: dict[int, FindableState] = field(default_factory=dict)
-    rows: dict[int, RowState] = field(default_factory=dict)
+    rows: dict[tuple[int, int], RowState] = field(default_factory=dict)
     units: dict[int, UnitState] = field(default_factory=dict)
     queue: tuple[int, ...] = ()
     free_pages: tuple[tuple[int, ...], ...] | None = None
@@ -174,7 +179,7 @@ class Touched:
     sequences: set[int] = field(default_factory=set)
     continuations: set[int] = field(default_factory=set)
     checkpoints: set[int] = field(default_factory=set)
-    rows: set[int] = field(default_factory=set)
+    rows: set[tuple[int, int]] = field(default_factory=set)
     units: set[int] = field(default_factory=set)
 
 
@@ -250,7 +255,12 @@ def _frozen(value: Any) -> Any:
 
 
 def _key(part: str, entry: Any) -> Any:
-    return (entry.owner, entry.pool) if part == "spaces" else getattr(entry, fields(entry)[0].name)
+    match part:
+        case "spaces":
+            return entry.owner, entry.pool
+        case "rows":
+            return entry.pool, entry.row
+    return getattr(entry, fields(entry)[0].name)
 
 
 @cache

@@ -67,11 +67,11 @@ def entitlement(pools: Seq[PagePool], limit: int) -> tuple[int, ...]:
     return tuple(pages_for(limit, pool.spec.page_size) for pool in pools)
 
 
-def fork_need(pools: Seq[PagePool], limit: int, position: int) -> tuple[int, ...]:
-    """Pages per pool that a child takes which shares the full pages below ``position``."""
+def fork_need(spaces: Seq[AddressSpace], pools: Seq[PagePool], limit: int, position: int) -> tuple[int, ...]:
+    """Pages per pool that a child takes: it shares the full pages below ``position``, as far as ``spaces`` reach."""
     return tuple(
-        whole - position // pool.spec.page_size
-        for whole, pool in zip(entitlement(pools, limit), pools, strict=True)
+        whole - min(position, space.frontier) // space.page_size
+        for whole, space in zip(entitlement(pools, limit), spaces, strict=True)
     )
 
 
@@ -98,13 +98,18 @@ def _with_hit(
     pools: Seq[PagePool], request: Request, hit: int, source: Sequence | Continuation
 ) -> Iterator[tuple[AdmissionMode, tuple[int, ...], list[LogicalPage]]]:
     """Yield the candidates that use the hit: mode, need, and the references that the source gives up."""
-    if isinstance(source, Continuation) and _consumes(request, source) and hit == source.frontier:
+    if isinstance(source, Continuation) and _consumes(request, source) and _is_whole(source, hit):
         yield AdmissionMode.MOVE, move_need(source.spaces, pools, request.limit, hit), []
         return
-    yield AdmissionMode.FORK, fork_need(pools, request.limit, hit), []
+    yield AdmissionMode.FORK, fork_need(source.spaces, pools, request.limit, hit), []
     if isinstance(source, Continuation) and not source.pinned:
-        dropped = [page for space in source.spaces if hit < space.frontier for page in space.cut_drops(hit)]
+        dropped = [page for space in source.spaces for page in space.cut_drops(hit)]
         yield AdmissionMode.MOVE_TRUNCATED, move_need(source.spaces, pools, request.limit, hit), dropped
+
+
+def _is_whole(source: Continuation, hit: int) -> bool:
+    """Say whether the hit is all that the source has, in every pool."""
+    return all(space.frontier == hit for space in source.spaces)
 
 
 def _consumes(request: Request, source: Continuation) -> bool:

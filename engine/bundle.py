@@ -54,7 +54,7 @@ def start_bundle(
     if plan.mode is AdmissionMode.FORK:
         reservations = reserve_bundle(pools, plan.need)
         spaces = [
-            space.fork(ledger, reservation, plan.hit, copy)
+            space.fork(ledger, reservation, min(plan.hit, space.frontier), copy)
             for space, reservation in zip(source.spaces, reservations, strict=True)
         ]
         if isinstance(source, Continuation):
@@ -74,17 +74,13 @@ def _move(
     limit: int,
     copy: CopyColumns,
 ) -> Bundle:
-    """Pass the continuation's spaces to ``sequence``, cut to the hit; nothing is copied unless the cut page is
-    shared.
+    """Pass the continuation's spaces to ``sequence``, each cut to the hit where it stands above; nothing is copied
+    unless the cut page is shared.
     """
     cache.take(source)
-    cut = plan.hit < source.frontier
     # Counted anew: releasing the plan's victims may have left this source alone with pages that it shared before.
     needed = admission.move_need(source.spaces, pools, limit, plan.hit)
-    gained = [
-        sum(page.references == 1 for page in space.cut_drops(plan.hit)) if cut else 0
-        for space in source.spaces
-    ]
+    gained = [sum([page.references == 1 for page in space.cut_drops(plan.hit)]) for space in source.spaces]
     reservations = reserve_bundle(
         pools, [max(0, need - back) for need, back in zip(needed, gained, strict=True)]
     )
@@ -92,11 +88,11 @@ def _move(
     for pool, space, reservation, whole in zip(
         pools, source.spaces, reservations, admission.entitlement(pools, limit), strict=True
     ):
-        if cut:
+        if plan.hit < space.frontier:
             space.truncate(ledger, reservation, plan.hit, copy)
         # A cut can give back more than the new owner was promised: the source may have been the longer one.
         pool.shrink(reservation, reservation.remaining + len(space.pages) - whole)
-    cache.restamp(marks, source.spaces[0])
+    cache.restamp(marks, source.spaces)
     return Bundle(source.spaces, reservations, marks)
 
 
@@ -109,8 +105,8 @@ def truncate_space(
     whole: int,
     copy: CopyColumns,
 ) -> None:
-    """Cut an active sequence's space; first its reservation is extended so that it can grow again to ``whole``
-    pages.
+    """Cut an active sequence's space that stands above ``position``; first its reservation is extended so that it can
+    grow again to ``whole`` pages.
     """
     dropped = space.cut_drops(position)
     pool.extend(reservation, sum(page.references > 1 for page in dropped))

@@ -33,18 +33,19 @@ class ContextCache:
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def mark(self, holder: Sequence) -> int:
-        """Make the holder's committed frontier findable; return the checkpoint's id, the old one where it exists."""
-        frontier = holder.frontier
+        """Make what every pool has committed findable; return the checkpoint's id, the old one where it exists."""
+        frontier = holder.smallest_frontier
         for mark in holder.marks:
             if mark.frontier == frontier:
                 return mark.checkpoint
         checkpoint = self._next_checkpoint
         self._next_checkpoint += 1
-        space = holder.spaces[0]
-        page = space.pages[(frontier - 1) // space.page_size]
-        columns = (frontier - 1) % space.page_size + 1
-        holder.marks.append(Mark(checkpoint, frontier, page.page, page.epoch, columns))
-        self.index.insert(checkpoint, holder.committed_tokens, holder.identity)
+        last = frontier - 1
+        held = [space.pages[last // space.page_size] for space in holder.spaces]
+        columns = tuple([last % space.page_size + 1 for space in holder.spaces])
+        pages, epochs = tuple([page.page for page in held]), tuple([page.epoch for page in held])
+        holder.marks.append(Mark(checkpoint, frontier, pages, epochs, columns))
+        self.index.insert(checkpoint, prefix(holder.tokens, frontier), holder.identity)
         self.owners[checkpoint] = holder.sequence
         self._touched.checkpoints.add(checkpoint)
         return checkpoint
@@ -68,14 +69,16 @@ class ContextCache:
             self._touched.checkpoints.add(mark.checkpoint)
         return marks
 
-    def restamp(self, marks: list[Mark], space: AddressSpace) -> None:
-        """Bring what checkpoints remember of their page up to date after a cut that they survived: the cut page has
-        a new epoch or, where it was shared, is another page with the same protected columns.
+    def restamp(self, marks: list[Mark], spaces: list[AddressSpace]) -> None:
+        """Bring what checkpoints remember of their pages up to date after a cut that they survived: in each pool the
+        cut page has a new epoch or, where it was shared, is another page with the same protected columns.
         """
         for mark in marks:
-            page = space.pages[(mark.frontier - 1) // space.page_size]
-            if (mark.page, mark.epoch) != (page.page, page.epoch):
-                mark.page, mark.epoch = page.page, page.epoch
+            last = mark.frontier - 1
+            held = [space.pages[last // space.page_size] for space in spaces]
+            pages, epochs = tuple([page.page for page in held]), tuple([page.epoch for page in held])
+            if (mark.pages, mark.epochs) != (pages, epochs):
+                mark.pages, mark.epochs = pages, epochs
                 self._touched.checkpoints.add(mark.checkpoint)
 
     def lookup(

@@ -38,14 +38,17 @@ from kvcrucible.engine.prefix import TokenHash
 from kvcrucible.engine.records import Continuation, EndedUnit, Request, Sequence, Unit, request_of
 from kvcrucible.engine.space import close_spaces
 from kvcrucible.engine.storage.interface import Storage
-from kvcrucible.engine.storage.null import NullStorage
+from kvcrucible.engine.storage.null import per_pool
 from kvcrucible.engine.streams import ImmediateStream, Stream
-from kvcrucible.engine.tables import ExecutionTables
+from kvcrucible.engine.tables import RowLeases, tables_of
 from kvcrucible.engine.work import WorkCounters
 
 
 class Engine:
-    """A paged KV cache's control plane over a storage and a stream.
+    """A paged KV cache's control plane over one storage per pool and a stream.
+
+    ``storage``: the pool's storage on an engine of Main alone, else one for each pool in their order; None stores
+    nothing.  Raises ``BadArgument`` where their number is another.
 
     ``touched`` collects what operations changed, until whoever watches replaces its contents with
     :func:`kvcrucible.engine.observe.drain`.  ``evicted`` lists the continuations that the last operation released
@@ -55,26 +58,20 @@ class Engine:
     def __init__(
         self,
         config: EngineConfig,
-        storage: Storage | None = None,
+        storage: Storage | Seq[Storage] | None = None,
         stream: Stream | None = None,
         token_hash: TokenHash = hash,
     ) -> None:
         self.config = config
-        self.storage = storage if storage is not None else NullStorage()
+        self.storages = per_pool(config, storage)
         self.stream = stream if stream is not None else ImmediateStream()
         self.work = WorkCounters()
         self.touched = Touched()
         self.evicted: list[int] = []
         self.pools = [PagePool(spec) for spec in config.pools]
         self.ledger = PageLedger(self.pools, self.touched)
-        self.tables = ExecutionTables(
-            config.max_concurrency,
-            config.max_blocks_per_row,
-            self.storage,
-            self.stream,
-            self.touched,
-            self.work,
-        )
+        self.rows = RowLeases(config.max_concurrency, len(config.pools), self.touched)
+        self.tables = tables_of(config, self.storages, self.stream, self.touched, self.work)
         self.cache = ContextCache(self.ledger, self.touched, token_hash)
         self.queue: OrderedDict[int, Request] = OrderedDict()
         self.sequences: dict[int, Sequence] = {}
@@ -137,7 +134,7 @@ class Engine:
         submit = request.submit
         if submit.session is not None and submit.session in self._active_sessions:
             return Waiting(request.sequence, WaitingKind.SESSION_BUSY)
-        if not self.tables.free_rows:
+        if not self.rows.free_rows:
             return Waiting(request.sequence, WaitingKind.NO_ROW)
         in_flight = [sequence for sequence in self.sequences.values() if sequence.unit is not None]
         hit = self.cache.lookup(submit.prompt, submit.identity, in_flight)
@@ -205,7 +202,8 @@ class Engine:
     # -- sequences -----------------------------------------------------------------------------------------------------
 
     def fork(self, source: int, position: int, max_new: int, session: str | None = None) -> int:
-        """Start a child that shares the first ``position`` tokens of an active or retained source; return its id.
+        """Start a child that shares the first ``position`` tokens of an active or retained source, in each pool as far
+        as it goes; return its id.
 
         Raises ``StaleHandle``, ``WrongState``, ``RowInFlight``, ``BadArgument``, ``LimitExceeded``,
         ``SessionBusy``, ``NoRow`` or ``DeviceCapacity``.
@@ -228,8 +226,8 @@ class Engine:
         limit = position + max_new
         guards.require_placeable(limit, self.config.max_context, self.pools)
         guards.require_session(session, self._active_sessions, asked)
-        guards.require_row(self.tables.free_rows, asked)
-        need = admission.fork_need(self.pools, limit, position)
+        guards.require_row(self.rows.free_rows, asked)
+        need = admission.fork_need(holder.spaces, self.pools, limit, position)
         victims = admission.fits(self.cache, self.pools, need, protected=source)
         if victims is None:
             raise guards.no_pages(asked, need, self.pools, len(self.cache.continuations))
@@ -242,7 +240,8 @@ class Engine:
         return child
 
     def truncate(self, sequence: int, position: int) -> None:
-        """Cut an active sequence back to ``position`` tokens; afterwards nothing tells that it ever held more.
+        """Cut an active sequence back to ``position`` tokens in every pool that stands above; afterwards nothing tells
+        that it ever held more.
 
         Raises ``StaleHandle``, ``WrongState``, ``RowInFlight``, ``BadArgument``, or ``DeviceCapacity`` where shared
         pages would have to be reserved anew and do not fit.
@@ -265,26 +264,26 @@ class Engine:
         self._release_all(victims)
         record.marks = self.cache.unmark_beyond(record.marks, position)
         self._cut(record, position)
-        self.cache.restamp(record.marks, record.spaces[0])
+        self.cache.restamp(record.marks, record.spaces)
         record.tokens = prefix(record.tokens, position)
         record.prompt = min(record.prompt, position)
         self._touch(record)
 
     def checkpoint(self, sequence: int) -> int:
-        """Make the committed frontier findable; return the checkpoint's id, the old one where it exists already.
+        """Make the smallest committed frontier findable; return the checkpoint's id, an old one where it exists.
 
-        Raises ``StaleHandle``, ``WrongState`` (also where no token is committed) or ``RowInFlight``.
+        Raises ``StaleHandle``, ``WrongState`` (also where some pool has no token committed) or ``RowInFlight``.
         """
         self.evicted = []
         asked = f"checkpoint sequence {sequence}"
         record = self.active(sequence, asked)
-        if record.frontier == 0:
-            raise WrongState(asked, "no token is committed", "commit a unit first")
+        if record.smallest_frontier == 0:
+            raise WrongState(asked, "no token is committed in every pool", "commit a unit first")
         guards.require_idle(record, asked)
         return self.cache.mark(record)
 
     def finish(self, sequence: int, retain: bool = True) -> bool:
-        """End an active sequence; return whether it stays as a continuation (False too where it holds no token).
+        """End an active sequence; return whether it stays as a continuation (False too where some pool has no token).
 
         Raises ``StaleHandle``, ``WrongState`` or ``RowInFlight``.
         """
@@ -292,7 +291,7 @@ class Engine:
         asked = f"finish sequence {sequence}"
         record = self.active(sequence, asked)
         guards.require_idle(record, asked)
-        if not retain or record.frontier == 0:
+        if not retain or record.smallest_frontier == 0:
             self._drop(record)
             return False
         self._deactivate(record)
@@ -345,7 +344,8 @@ class Engine:
         """Queue the copy of the first ``columns`` of one physical page to another."""
         self.work.page_copies += 1
         self.work.columns_copied += columns
-        self.stream.submit(partial(self.storage.copy_columns, pool, source_page, destination_page, columns))
+        copy = self.storages[pool].copy_columns
+        self.stream.submit(partial(copy, pool, source_page, destination_page, columns))
 
     def _number(self) -> int:
         sequence = self._next_sequence
@@ -364,7 +364,7 @@ class Engine:
     ) -> None:
         """Carry out ``plan`` for a new active sequence: reserve, share or take over pages, lease a row, map it."""
         bundle = start_bundle(self.pools, self.ledger, self.cache, sequence, plan, limit, self.copy_columns)
-        row = self.tables.lease(sequence)
+        row = self.rows.lease(sequence)
         self.sequences[sequence] = Sequence(
             sequence,
             tokens,
@@ -378,7 +378,8 @@ class Engine:
             admission.entitlement(self.pools, limit),
             bundle.marks,
         )
-        self.tables.publish(row, 0, bundle.spaces[0].devices())
+        for table, space in zip(self.tables, bundle.spaces, strict=True):
+            table.publish(row, 0, space.devices())
         if session is not None:
             self._active_sessions[session] = sequence
         self.work.tokens_hit += plan.hit
@@ -387,7 +388,9 @@ class Engine:
     def _deactivate(self, record: Sequence) -> None:
         """Take back row, session key and unused reservation; the spaces and checkpoints are the caller's."""
         self._touch(record)
-        self.tables.release(record.row)
+        for table in self.tables:
+            table.cut(record.row, 0)
+        self.rows.release(record.row)
         for space, reservation in zip(record.spaces, record.reservations, strict=True):
             self.pools[space.pool].close(reservation)
         if record.session is not None:
@@ -401,17 +404,14 @@ class Engine:
         close_spaces(self.ledger, record.spaces)
 
     def _cut(self, record: Sequence, position: int) -> None:
-        """Cut every space of an idle sequence to ``position`` below its frontier; room has been made."""
+        """Cut every space of an idle sequence that stands above ``position``; room has been made."""
         for space, reservation, whole in zip(
             record.spaces, record.reservations, record.entitlement, strict=True
         ):
-            truncate_space(
-                self.pools[space.pool], self.ledger, space, reservation, position, whole, self.copy_columns
-            )
-        keep = len(record.spaces[0].pages)
-        self.tables.cut(record.row, keep)
-        if keep and self.tables.entries[record.row][keep - 1] != record.spaces[0].pages[keep - 1].device:
-            self.tables.publish(record.row, keep - 1, record.spaces[0].devices(keep - 1))
+            if position < space.frontier:
+                pool = self.pools[space.pool]
+                truncate_space(pool, self.ledger, space, reservation, position, whole, self.copy_columns)
+                self.tables[space.pool].repeat(record.row, space.devices())
 
     def _release_all(self, victims: Seq[Continuation]) -> None:
         for kept in victims:

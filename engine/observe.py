@@ -51,7 +51,11 @@ def snapshot(engine: Engine) -> Snapshot:
         findable={
             checkpoint: _findable(engine, checkpoint) for checkpoint in engine.cache.index.checkpoints()
         },
-        rows={row: _row(engine, row) for row in range(engine.config.max_concurrency)},
+        rows={
+            (table.pool, row): _row(engine, table.pool, row)
+            for table in engine.tables
+            for row in range(engine.config.max_concurrency)
+        },
         units={unit: _unit(engine, unit) for unit in engine.units},
         queue=tuple(engine.queue),
         free_pages=tuple(pool.unleased_pages() for pool in engine.pools),
@@ -108,7 +112,7 @@ def partial_snapshot(engine: Engine, touched: Touched) -> Snapshot:
             for checkpoint in touched.checkpoints
             if checkpoint in index
         },
-        rows={row: _row(engine, row) for row in touched.rows},
+        rows={(pool, row): _row(engine, pool, row) for pool, row in touched.rows},
         units={unit: _unit(engine, unit) for unit in touched.units if unit in engine.units},
         queue=tuple(engine.queue),
     )
@@ -154,7 +158,7 @@ def _provisional(engine: Engine, holder: Sequence | Continuation, space: Address
     if isinstance(holder, Continuation) or holder.unit is None:
         return space.frontier
     parts: Seq[int] = [
-        part.stop for part in engine.units[holder.unit].parts if part.sequence == holder.sequence
+        part.stops[space.pool] for part in engine.units[holder.unit].parts if part.sequence == holder.sequence
     ]
     return parts[0]
 
@@ -186,7 +190,7 @@ def _continuation(kept: Continuation) -> ContinuationState:
 
 
 def _checkpoint(owner: int, mark: Mark) -> CheckpointState:
-    return CheckpointState(mark.checkpoint, owner, mark.frontier, mark.page, mark.epoch, mark.columns)
+    return CheckpointState(mark.checkpoint, owner, mark.frontier, mark.pages, mark.epochs, mark.columns)
 
 
 def _findable(engine: Engine, checkpoint: int) -> FindableState:
@@ -194,12 +198,15 @@ def _findable(engine: Engine, checkpoint: int) -> FindableState:
     return FindableState(checkpoint, tokens, identity)
 
 
-def _row(engine: Engine, row: int) -> RowState:
-    return RowState(row, engine.tables.holders[row], tuple(engine.tables.entries[row]))
+def _row(engine: Engine, pool: int, row: int) -> RowState:
+    return RowState(pool, row, engine.rows.holders[row], tuple(engine.tables[pool].entries[row]))
 
 
 def _unit(engine: Engine, unit: int) -> UnitState:
     record = engine.units[unit]
-    return UnitState(
-        unit, tuple((part.sequence, part.start, part.stop) for part in record.parts), record.frozen
+    work = tuple(
+        (part.sequence, pool, start, stop)
+        for part in record.parts
+        for pool, (start, stop) in enumerate(zip(part.starts, part.stops, strict=True))
     )
+    return UnitState(unit, work, record.frozen)

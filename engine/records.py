@@ -27,13 +27,15 @@ class Request:
 
 @dataclass(slots=True)
 class Mark:
-    """A checkpoint: its frontier and, in Main, the page that holds its last token with the epoch at that time."""
+    """A checkpoint: its frontier, and per pool the page that holds its last token, that page's epoch at the time, and
+    the columns of it that are protected.
+    """
 
     checkpoint: int
     frontier: int
-    page: int
-    epoch: int
-    columns: int
+    pages: tuple[int, ...]
+    epochs: tuple[int, ...]
+    columns: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -59,8 +61,13 @@ class Sequence:
 
     @property
     def frontier(self) -> int:
-        """Committed positions in every pool (Main's frontier)."""
+        """Committed positions in Main."""
         return self.spaces[0].frontier
+
+    @property
+    def smallest_frontier(self) -> int:
+        """Positions that every pool has committed: what can be found."""
+        return smallest_frontier(self.spaces)
 
     @property
     def prefilling(self) -> bool:
@@ -88,17 +95,17 @@ class Continuation:
 
     @property
     def frontier(self) -> int:
-        """Committed positions."""
+        """Committed positions in Main."""
         return self.spaces[0].frontier
 
 
 @dataclass(frozen=True, slots=True)
 class UnitPart:
-    """One selected row of a unit: the positions ``[start, stop)`` that it writes."""
+    """One selected row of a unit: the positions ``[start, stop)`` that it writes, one of each per pool."""
 
     sequence: int
-    start: int
-    stop: int
+    starts: tuple[int, ...]
+    stops: tuple[int, ...]
     work: Work
 
     @property
@@ -109,11 +116,11 @@ class UnitPart:
 
 @dataclass(slots=True)
 class Unit:
-    """A unit in flight: its parts and the rows that it froze, with the entries that they had."""
+    """A unit in flight: its parts, and the rows that it froze as (pool, row, the entries that it had)."""
 
     unit: int
     parts: tuple[UnitPart, ...]
-    frozen: tuple[tuple[int, tuple[int, ...]], ...]
+    frozen: tuple[tuple[int, int, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +129,11 @@ class EndedUnit:
 
     unit: int
     event: Event
+
+
+def smallest_frontier(spaces: list[AddressSpace]) -> int:
+    """Return how many positions every pool has committed."""
+    return min([space.frontier for space in spaces])
 
 
 def request_of(sequence: int, submit: Submit) -> Request:

@@ -76,7 +76,7 @@ class AddressSpace:
         self, ledger: PageLedger, reservation: Reservation, position: int, copy: CopyColumns
     ) -> AddressSpace:
         """Return a new space of the first ``position`` tokens: full pages shared, a partial tail copied at once."""
-        assert 0 < position <= self.frontier
+        assert 0 <= position <= self.frontier
         full, columns = divmod(position, self.page_size)
         child = AddressSpace(self.pool, self.page_size, self.pages[:full], position)
         ledger.share(child.pages)
@@ -89,8 +89,10 @@ class AddressSpace:
 
     def cut_drops(self, position: int) -> list[LogicalPage]:
         """Return the pages that lose this space's reference when it is cut to ``position``: those beyond the cut,
-        and the cut page itself where it is shared and has to be copied.
+        and the cut page itself where it is shared and has to be copied.  None where it stands at or below.
         """
+        if position >= self.frontier:
+            return []
         keep, columns = pages_for(position, self.page_size), position % self.page_size
         dropped = self.pages[keep:]
         if columns and self.pages[keep - 1].references > 1:

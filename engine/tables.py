@@ -1,7 +1,8 @@
-"""Execution tables: the block-table matrix, row leases and frozen rows (DESIGN 4.7).
+"""Execution tables: row leases, each pool's block-table matrix and its frozen rows (DESIGN 4.7, decision 0011).
 
-The host keeps a mirror of ``block_tables[row, logical_block]``; uploads go through the stream to the storage, whose
-matrix never moves.  A row owns nothing: it repeats the mapping of the sequence that leases it.
+A row number is leased once and means the same sequence in every pool's matrix.  The host keeps a mirror of
+``block_tables[row, logical_block]``; uploads go through the stream to the storage, whose matrix never moves.  A row
+owns nothing: it repeats the mapping of the sequence that leases it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from kvcrucible.contract.config import EngineConfig
 from kvcrucible.contract.errors import NoRow
 from kvcrucible.contract.snapshot import Touched
 from kvcrucible.engine.storage.interface import Storage
@@ -16,18 +18,13 @@ from kvcrucible.engine.streams import Stream
 from kvcrucible.engine.work import WorkCounters
 
 
-class ExecutionTables:
-    """``rows`` rows of ``blocks`` entries each.  Raises ``NoRow`` where every row is leased."""
+class RowLeases:
+    """Who has which of ``rows`` row numbers, over all of ``pools`` pools."""
 
-    def __init__(
-        self, rows: int, blocks: int, storage: Storage, stream: Stream, touched: Touched, work: WorkCounters
-    ) -> None:
-        self.blocks = blocks
-        self.entries: list[list[int]] = [[] for _ in range(rows)]
+    def __init__(self, rows: int, pools: int, touched: Touched) -> None:
         self.holders: list[int | None] = [None] * rows
-        self._frozen: set[int] = set()
         self._free = list(range(rows - 1, -1, -1))
-        self._storage, self._stream, self._touched, self._work = storage, stream, touched, work
+        self._pools, self._touched = range(pools), touched
 
     @property
     def free_rows(self) -> int:
@@ -35,7 +32,7 @@ class ExecutionTables:
         return len(self._free)
 
     def lease(self, sequence: int) -> int:
-        """Give an empty row to ``sequence``; it is returned by :meth:`release`."""
+        """Give a row to ``sequence``; it is returned by :meth:`release`.  Raises ``NoRow`` where none is left."""
         if not self._free:
             raise NoRow(
                 f"a row for sequence {sequence}",
@@ -43,19 +40,37 @@ class ExecutionTables:
                 "finish or cancel a sequence",
             )
         row = self._free.pop()
-        assert not self.entries[row], f"row {row} was not cleared"
-        self.holders[row] = sequence
-        self._touched.rows.add(row)
+        self._set(row, sequence)
         return row
 
     def release(self, row: int) -> None:
-        """Clear the row and take it back."""
+        """Take the row back; the caller has cleared it in every pool."""
         assert self.holders[row] is not None
-        assert row not in self._frozen
-        self.cut(row, 0)
-        self.holders[row] = None
+        self._set(row, None)
         self._free.append(row)
-        self._touched.rows.add(row)
+
+    def _set(self, row: int, holder: int | None) -> None:
+        self.holders[row] = holder
+        self._touched.rows.update([(pool, row) for pool in self._pools])
+
+
+class ExecutionTables:
+    """One pool's matrix: ``rows`` rows of ``blocks`` entries each."""
+
+    def __init__(
+        self,
+        pool: int,
+        rows: int,
+        blocks: int,
+        storage: Storage,
+        stream: Stream,
+        touched: Touched,
+        work: WorkCounters,
+    ) -> None:
+        self.pool, self.blocks = pool, blocks
+        self.entries: list[list[int]] = [[] for _ in range(rows)]
+        self._frozen: set[int] = set()
+        self._storage, self._stream, self._touched, self._work = storage, stream, touched, work
 
     def publish(self, row: int, first_block: int, devices: Sequence[int]) -> None:
         """Map logical blocks from ``first_block`` on to ``devices``, in one upload; earlier blocks stay."""
@@ -78,6 +93,13 @@ class ExecutionTables:
         del entries[blocks:]
         self._upload(partial(self._storage.clear_table, row, blocks, holes), row, holes)
 
+    def repeat(self, row: int, devices: Sequence[int]) -> None:
+        """Let a row say ``devices`` after a cut: all that it said, but for its end and the last page that stays."""
+        keep = len(devices)
+        self.cut(row, keep)
+        if keep and self.entries[row][keep - 1] != devices[-1]:
+            self.publish(row, keep - 1, devices[-1:])
+
     def freeze(self, row: int) -> tuple[int, ...]:
         """Forbid changes of the row until :meth:`thaw`; return its entries."""
         assert row not in self._frozen
@@ -91,6 +113,17 @@ class ExecutionTables:
     def _upload(self, effect: partial[None], row: int, entries: int) -> None:
         # The effect carries its own copy of the entries: the mirror may change before a lagging stream runs it.
         self._stream.submit(effect)
-        self._touched.rows.add(row)
+        self._touched.rows.add((self.pool, row))
         self._work.table_uploads += 1
         self._work.table_entries += entries
+
+
+def tables_of(
+    config: EngineConfig, storages: Sequence[Storage], stream: Stream, touched: Touched, work: WorkCounters
+) -> list[ExecutionTables]:
+    """Return the tables of every pool, empty."""
+    rows = config.max_concurrency
+    return [
+        ExecutionTables(pool, rows, config.blocks_per_row(pool), storage, stream, touched, work)
+        for pool, storage in enumerate(storages)
+    ]

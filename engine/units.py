@@ -32,6 +32,7 @@ def _refusals(engine: Engine, item: Work, work: Seq[Work]) -> Iterator[Refusal]:
         yield refusal
         return
     frontier, prompt = record.frontier, record.prompt
+    yield from _backend_refusals(record, item, asked)
     if isinstance(item, Prefill) and not record.prefilling:
         yield WrongState(asked, f"its prompt of {prompt} is complete", "append instead")
     if isinstance(item, Append) and record.prefilling:
@@ -50,49 +51,71 @@ def _refusals(engine: Engine, item: Work, work: Seq[Work]) -> Iterator[Refusal]:
         )
 
 
+def _backend_refusals(record: Sequence, item: Work, asked: str) -> Iterator[Refusal]:
+    wanted = item.backend
+    if wanted is None:
+        return
+    asked = f"{asked}, {wanted} in the backend"
+    if len(record.spaces) == 1:
+        yield BadArgument(asked, "this engine has no speculative backend", "leave the number out")
+    elif wanted < 0:
+        yield BadArgument(asked, "fewer than none", "write at least 0 positions")
+    elif record.spaces[1].frontier + wanted > record.frontier + item.count:
+        room = record.frontier + item.count - record.spaces[1].frontier
+        yield BadArgument(asked, f"{room} would bring it to where Main will stand", "write no more than that")
+
+
+def _stops(record: Sequence, item: Work) -> tuple[int, ...]:
+    """Return where each pool will stand after ``item`` (decision 0011)."""
+    stop = record.frontier + item.count
+    if len(record.spaces) == 1:
+        return (stop,)
+    return stop, stop if item.backend is None else record.spaces[1].frontier + item.backend
+
+
 def begin(engine: Engine, unit: int, work: Seq[Work]) -> Unit:
     """Grant the pages, publish the mappings and freeze the rows of checked ``work``."""
     parts: list[UnitPart] = []
     for item in work:
         record = engine.sequences[item.sequence]
-        stop = record.frontier + item.count
-        for space, reservation in zip(record.spaces, record.reservations, strict=True):
+        starts, stops = tuple([space.frontier for space in record.spaces]), _stops(record, item)
+        for space, reservation, stop in zip(record.spaces, record.reservations, stops, strict=True):
             block = len(space.pages)
             granted = space.extend(engine.ledger, reservation, stop)
             if not granted:
                 continue
             engine.work.allocator_calls += 1
             engine.work.pages_granted += len(granted)
-            if space.pool == 0:
-                engine.tables.publish(record.row, block, [page.device for page in granted])
-        parts.append(UnitPart(record.sequence, record.frontier, stop, item))
+            engine.tables[space.pool].publish(record.row, block, [page.device for page in granted])
+        parts.append(UnitPart(record.sequence, starts, stops, item))
         record.unit = unit
         _touch(engine, record)
     frozen = []
     for part in parts:
         row = engine.sequences[part.sequence].row
-        frozen.append((row, engine.tables.freeze(row)))
+        frozen += [(table.pool, row, table.freeze(row)) for table in engine.tables]
     return Unit(unit, tuple(parts), tuple(frozen))
 
 
 def end(engine: Engine, unit: Unit, commit: bool) -> list[int]:
     """Thaw the rows, then commit or abort each part; return the sequences whose recorded cancel is now due."""
-    for row, _ in unit.frozen:
-        engine.tables.thaw(row)
+    for pool, row, _ in unit.frozen:
+        engine.tables[pool].thaw(row)
     cancelled: list[int] = []
     for part in unit.parts:
         record = engine.sequences[part.sequence]
         record.unit = None
         _touch(engine, record)
         if commit and not record.cancel_recorded:
-            for space in record.spaces:
-                space.commit(engine.ledger, part.stop)
+            for space, stop in zip(record.spaces, part.stops, strict=True):
+                space.commit(engine.ledger, stop)
             record.tokens = concat(record.tokens, part.appended)
-            engine.work.tokens_written += part.stop - part.start
+            engine.work.tokens_written += part.stops[0] - part.starts[0]
+            engine.work.backend_tokens_written += sum(part.stops[1:]) - sum(part.starts[1:])
             continue
         for space, reservation in zip(record.spaces, record.reservations, strict=True):
             space.retract(engine.ledger, reservation)
-        engine.tables.cut(record.row, len(record.spaces[0].pages))
+            engine.tables[space.pool].cut(record.row, len(space.pages))
         if record.cancel_recorded:
             cancelled.append(part.sequence)
     return cancelled

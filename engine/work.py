@@ -9,9 +9,10 @@ from dataclasses import dataclass
 class WorkCounters:
     """Totals since the engine was built.
 
-    ``allocator_calls``: calls that granted at least one page.  ``columns_copied``: token columns moved by page
-    copies, each over all planes of its pool.  ``table_entries``: block-table entries written or cleared,
-    ``table_uploads`` the batches.
+    ``allocator_calls``: calls that granted at least one page.  ``columns_copied``: token columns moved by page copies,
+    each over all planes of its pool.  ``table_entries``: block-table entries written or cleared, ``table_uploads`` the
+    batches.  All these count every pool.  ``tokens_written`` and ``tokens_hit`` are Main's positions,
+    ``backend_tokens_written`` the backend's; written means committed.
     """
 
     allocator_calls: int = 0
@@ -23,3 +24,4 @@ class WorkCounters:
     continuations_evicted: int = 0
     tokens_written: int = 0
     tokens_hit: int = 0
+    backend_tokens_written: int = 0

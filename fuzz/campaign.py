@@ -18,6 +18,8 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import get_state_machine_test
 
 from kvcrucible.contract.capabilities import Capabilities
+from kvcrucible.contract.errors import InputError
+from kvcrucible.contract.planes import BACKENDS
 from kvcrucible.fuzz.adapters.registry import build
 from kvcrucible.fuzz.coverage import GOALS, within_reach
 from kvcrucible.fuzz.draws import settings_for
@@ -50,8 +52,9 @@ GOALS_PATIENCE = 4
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a campaign is to do.  ``seconds`` None: no limit.  ``database``: folder in which failing examples are
-    kept.
+    """What a campaign is to do.  ``seconds`` None: no limit.  ``database``: folder in which failing examples are kept.
+    ``backends``: what settings have beside Main; None stands for no other pool, and what the engine cannot have is
+    left out.
     """
 
     engine: str = "paged"
@@ -61,6 +64,7 @@ class Plan:
     seed: int = 0
     seconds: float | None = None
     database: Path | None = None
+    backends: tuple[str | None, ...] = (None, *BACKENDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +92,27 @@ class Report:
     cut_short: str | None = None
     seconds: float = 0.0
 
+    def backends(self) -> tuple[str | None, ...]:
+        """Return what settings have beside Main: what was asked for and the engine can have.
+
+        Raises ``InputError`` where that is nothing.
+        """
+        able = tuple(
+            name for name in self.plan.backends if name is None or name in self.capabilities.backends
+        )
+        if not able:
+            raise InputError(
+                f"{self.plan.engine} cannot have {', '.join(map(str, self.plan.backends))} beside Main; "
+                "ask for Main alone"
+            )
+        return able
+
     def goals(self) -> dict[str, int]:
         """Return how often each goal was reached that the engine can reach."""
         return {
             name: self.tally.goals[name]
             for name, goal in GOALS.items()
-            if within_reach(goal, self.capabilities)
+            if within_reach(goal, self.capabilities, self.backends())
         }
 
     def missed(self) -> list[str]:
@@ -168,7 +187,7 @@ def _goes_on(plan: Plan, report: Report, beyond: int) -> bool:
 
 
 def _run_batch(plan: Plan, report: Report, recorder: Recorder, batch: int, examples: int) -> None:
-    settings = settings_for(plan.engine, tuple(depth.value for depth in plan.depths))
+    settings = settings_for(plan.engine, tuple(depth.value for depth in plan.depths), report.backends())
     machine = machine_class(settings, report.capabilities, report.tally, recorder)
     database = None if plan.database is None else DirectoryBasedExampleDatabase(plan.database)
     phases = (

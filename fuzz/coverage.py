@@ -6,15 +6,13 @@ judge the generator, not the engine: a goal that is never reached says that a re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.config import pages_for
 from kvcrucible.contract.errors import RefusalKind
 from kvcrucible.contract.operations import (
     AdmissionMode,
-    Admitted,
     BeginUnit,
     Cancel,
     EndUnit,
@@ -22,85 +20,20 @@ from kvcrucible.contract.operations import (
     Fork,
     Hit,
     Lookup,
-    Operation,
-    Outcome,
-    Scheduled,
     Submit,
     Truncate,
     TryAdmit,
     UnitEnded,
-    Value,
     Waiting,
     WaitingKind,
 )
 from kvcrucible.contract.operations import Schedule as ScheduleOperation
-from kvcrucible.contract.snapshot import Snapshot
+from kvcrucible.contract.planes import BACKENDS
 from kvcrucible.contract.tokens import count
-from kvcrucible.fuzz.setting import Setting
-from kvcrucible.reference.accounting import AccountingModel
+from kvcrucible.fuzz.coverage_backend import OF_A_BACKEND
+from kvcrucible.fuzz.goals import GOALS, Goal, Seen, admissions, goal, observe, reached, simple
 
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """What was there before an operation.  ``slack``: pages that it needs minus those it can get (None: not known)."""
-
-    before: Snapshot
-    operation: Operation
-    slack: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One operation with both sides."""
-
-    before: Snapshot
-    operation: Operation
-    slack: int | None
-    outcome: Outcome
-    after: Snapshot
-    setting: Setting
-
-    @property
-    def done(self) -> bool:
-        """Whether it was carried out."""
-        return self.outcome.refusal is None
-
-    @property
-    def page_size(self) -> int:
-        """Tokens in a page."""
-        return self.setting.page_size
-
-    def references(self, owner: int, position: int) -> int:
-        """References before the operation to the page of ``owner`` that holds ``position``; 0 where there is none."""
-        space = self.before.spaces.get((owner, 0))
-        block = position // self.page_size
-        if space is None or not 0 <= block < len(space.pages):
-            return 0
-        return self.before.pages[space.pages[block]].references
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """One situation to be reached; ``needs`` names the operations without which an engine cannot reach it."""
-
-    name: str
-    statement: str
-    reached: Callable[[Seen], bool]
-    needs: frozenset[str]
-
-
-def observe(model: AccountingModel, before: Snapshot, operation: Operation) -> Observation:
-    """Note what is there before ``operation``; the model has not yet been told of it."""
-    return Observation(before, operation, model.demand(operation))
-
-
-def reached(observation: Observation, outcome: Outcome, after: Snapshot, setting: Setting) -> Iterator[str]:
-    """Yield the names of the goals that this operation reached."""
-    seen = Seen(observation.before, observation.operation, observation.slack, outcome, after, setting)
-    for goal in _BY_OPERATION.get(type(observation.operation), ()):
-        if goal.reached(seen):
-            yield goal.name
-
+__all__ = ["GOALS", "Goal", "admissions", "observe", "reached", "within_reach"]
 
 #: Goals that a prefix cache alone can reach, and those that retaining sequences alone can.
 _OF_THE_PREFIX_CACHE = frozenset(
@@ -118,8 +51,15 @@ _OF_RETAINING = frozenset(
 )
 
 
-def within_reach(goal: Goal, able: Capabilities) -> bool:
-    """Say whether an engine can reach ``goal`` at all: it has one of the operations, and what else it takes."""
+def within_reach(
+    goal: Goal, able: Capabilities, backends: Collection[str | None] = (None, *BACKENDS)
+) -> bool:
+    """Say whether an engine can reach ``goal`` at all: it has one of the operations, and what else it takes.
+
+    ``backends``: what the settings have beside Main.
+    """
+    if goal.name in OF_A_BACKEND and not able.backends.intersection(filter(None, backends)):
+        return False
     if not goal.needs & able.operations:
         return False
     if goal.name in _OF_THE_PREFIX_CACHE or goal.name == "wait-session-busy":
@@ -136,41 +76,10 @@ def within_reach(goal: Goal, able: Capabilities) -> bool:
     return True
 
 
-def admissions(value: Value) -> tuple[Admitted, ...]:
-    """Return the admissions in an operation's value."""
-    if isinstance(value, Scheduled):
-        return value.admitted
-    return (value,) if isinstance(value, Admitted) else ()
-
-
-GOALS: dict[str, Goal] = {}
-_BY_OPERATION: dict[type, list[Goal]] = {}
-
-
-def _goal(
-    name: str, statement: str, *operations: type
-) -> Callable[[Callable[[Seen], bool]], Callable[[Seen], bool]]:
-    """Register a predicate as the goal ``name``, asked after each of ``operations``."""
-
-    def register(predicate: Callable[[Seen], bool]) -> Callable[[Seen], bool]:
-        assert name not in GOALS, name
-        goal = Goal(name, statement, predicate, frozenset(operation.__name__ for operation in operations))
-        GOALS[name] = goal
-        for operation in operations:
-            _BY_OPERATION.setdefault(operation, []).append(goal)
-        return predicate
-
-    return register
-
-
-def _simple(name: str, statement: str, predicate: Callable[[Seen], bool], *operations: type) -> None:
-    _goal(name, statement, *operations)(predicate)
-
-
 # -- forks -------------------------------------------------------------------------------------------------------------
 
 
-@_goal(
+@goal(
     "fork-inside-shared-page-when-full",
     "fork inside a page that is shared while the pool has no free page",
     Fork,
@@ -182,31 +91,31 @@ def _fork_shared_full(seen: Seen) -> bool:
     return inside and seen.before.pools[0].free == 0
 
 
-@_goal("fork-copies-a-tail", "fork at a position inside a page", Fork)
+@goal("fork-copies-a-tail", "fork at a position inside a page", Fork)
 def _fork_tail(seen: Seen) -> bool:
     assert isinstance(seen.operation, Fork)
     return seen.done and seen.operation.position % seen.page_size != 0
 
 
-@_goal("fork-at-page-boundary", "fork at a page boundary: nothing is copied", Fork)
+@goal("fork-at-page-boundary", "fork at a page boundary: nothing is copied", Fork)
 def _fork_boundary(seen: Seen) -> bool:
     assert isinstance(seen.operation, Fork)
     return seen.done and seen.operation.position % seen.page_size == 0
 
 
-@_goal("fork-of-a-fork", "fork a sequence whose first page is shared already", Fork)
+@goal("fork-of-a-fork", "fork a sequence whose first page is shared already", Fork)
 def _fork_of_fork(seen: Seen) -> bool:
     assert isinstance(seen.operation, Fork)
     return seen.done and seen.references(seen.operation.source, 0) > 1
 
 
-@_goal("fork-of-a-continuation", "fork a retained sequence", Fork)
+@goal("fork-of-a-continuation", "fork a retained sequence", Fork)
 def _fork_continuation(seen: Seen) -> bool:
     assert isinstance(seen.operation, Fork)
     return seen.done and seen.operation.source in seen.before.continuations
 
 
-@_goal("fork-while-others-run", "fork while a unit over other rows is in flight", Fork)
+@goal("fork-while-others-run", "fork while a unit over other rows is in flight", Fork)
 def _fork_during_unit(seen: Seen) -> bool:
     return seen.done and bool(seen.before.units)
 
@@ -238,14 +147,14 @@ def _cut_near_page(offset: int) -> Callable[[Seen], bool]:
     return predicate
 
 
-_simple("cut-to-0", "cut to 0", _cut_at(0), Truncate)
-_simple("cut-to-1", "cut to 1", _cut_at(1), Truncate)
-_simple("cut-to-page-minus-1", "cut to one token below the first page boundary", _cut_near_page(-1), Truncate)
-_simple("cut-to-page", "cut to the first page boundary", _cut_near_page(0), Truncate)
-_simple("cut-to-page-plus-1", "cut to one token above the first page boundary", _cut_near_page(1), Truncate)
+simple("cut-to-0", "cut to 0", _cut_at(0), Truncate)
+simple("cut-to-1", "cut to 1", _cut_at(1), Truncate)
+simple("cut-to-page-minus-1", "cut to one token below the first page boundary", _cut_near_page(-1), Truncate)
+simple("cut-to-page", "cut to the first page boundary", _cut_near_page(0), Truncate)
+simple("cut-to-page-plus-1", "cut to one token above the first page boundary", _cut_near_page(1), Truncate)
 
 
-@_goal("cut-below-a-shared-page", "cut a sequence below a page that others reference", Truncate)
+@goal("cut-below-a-shared-page", "cut a sequence below a page that others reference", Truncate)
 def _cut_below_shared(seen: Seen) -> bool:
     cut = _cut_of(seen)
     if cut is None:
@@ -255,39 +164,37 @@ def _cut_below_shared(seen: Seen) -> bool:
     return any(seen.before.pages[page].references > 1 for page in pages)
 
 
-@_goal(
-    "cut-inside-a-shared-page", "cut inside a page that others reference: its columns are copied", Truncate
-)
+@goal("cut-inside-a-shared-page", "cut inside a page that others reference: its columns are copied", Truncate)
 def _cut_inside_shared(seen: Seen) -> bool:
     cut = _cut_of(seen)
     inside = cut is not None and cut.position % seen.page_size != 0
     return inside and cut is not None and seen.references(cut.sequence, cut.position) > 1
 
 
-@_goal(
+@goal(
     "cut-refused-for-regrowth", "a cut is refused because the shared pages cannot be reserved anew", Truncate
 )
 def _cut_refused(seen: Seen) -> bool:
     return seen.outcome.refusal is RefusalKind.DEVICE_CAPACITY
 
 
-@_goal("cut-releases-a-continuation", "a cut releases a continuation to reserve its regrowth", Truncate)
+@goal("cut-releases-a-continuation", "a cut releases a continuation to reserve its regrowth", Truncate)
 def _cut_evicts(seen: Seen) -> bool:
     return seen.done and bool(seen.outcome.evicted)
 
 
-@_goal("cut-drops-a-checkpoint", "a cut drops a checkpoint", Truncate)
+@goal("cut-drops-a-checkpoint", "a cut drops a checkpoint", Truncate)
 def _cut_drops(seen: Seen) -> bool:
     return seen.done and len(seen.after.checkpoints) < len(seen.before.checkpoints)
 
 
-@_goal("cut-keeps-a-checkpoint", "a cut leaves a lower checkpoint of the same sequence in place", Truncate)
+@goal("cut-keeps-a-checkpoint", "a cut leaves a lower checkpoint of the same sequence in place", Truncate)
 def _cut_keeps(seen: Seen) -> bool:
     cut = _cut_of(seen)
     return cut is not None and any(mark.owner == cut.sequence for mark in seen.after.checkpoints.values())
 
 
-@_goal("cut-during-prefill", "a cut ends an incomplete prefill", Truncate)
+@goal("cut-during-prefill", "a cut ends an incomplete prefill", Truncate)
 def _cut_prefill(seen: Seen) -> bool:
     cut = _cut_of(seen)
     if cut is None:
@@ -298,18 +205,18 @@ def _cut_prefill(seen: Seen) -> bool:
 # -- units and cancels -------------------------------------------------------------------------------------------------
 
 
-@_goal("cancel-between-units", "cancel an active sequence that is not in flight", Cancel)
+@goal("cancel-between-units", "cancel an active sequence that is not in flight", Cancel)
 def _cancel_idle(seen: Seen) -> bool:
     assert isinstance(seen.operation, Cancel)
     return seen.outcome.value is True and seen.operation.sequence in seen.before.sequences
 
 
-@_goal("cancel-during-a-unit", "cancel a selected row: recorded", Cancel)
+@goal("cancel-during-a-unit", "cancel a selected row: recorded", Cancel)
 def _cancel_in_flight(seen: Seen) -> bool:
     return seen.done and seen.outcome.value is False
 
 
-@_goal("cancelled-beside-committed", "a unit ends with one row cancelled and another committed", EndUnit)
+@goal("cancelled-beside-committed", "a unit ends with one row cancelled and another committed", EndUnit)
 def _cancel_and_commit(seen: Seen) -> bool:
     assert isinstance(seen.operation, EndUnit)
     ended = seen.outcome.value
@@ -321,7 +228,7 @@ def _cancel_and_commit(seen: Seen) -> bool:
     )
 
 
-@_goal("abort-returns-pages", "an aborted unit gives new pages back to the reservation", EndUnit)
+@goal("abort-returns-pages", "an aborted unit gives new pages back to the reservation", EndUnit)
 def _abort_pages(seen: Seen) -> bool:
     assert isinstance(seen.operation, EndUnit)
     return (
@@ -329,21 +236,22 @@ def _abort_pages(seen: Seen) -> bool:
     )
 
 
-@_goal("two-units-in-flight", "a second unit begins while one is in flight", BeginUnit)
+@goal("two-units-in-flight", "a second unit begins while one is in flight", BeginUnit)
 def _two_units(seen: Seen) -> bool:
     return seen.done and len(seen.after.units) > 1
 
 
-@_goal("run-over-pages", "one run of appended tokens crosses two page boundaries", BeginUnit)
+@goal("run-over-pages", "one run of appended tokens crosses two page boundaries", BeginUnit)
 def _run_over_pages(seen: Seen) -> bool:
     return seen.done and any(
         stop // seen.page_size - start // seen.page_size > 1
         for unit in seen.after.units.values()
-        for _, start, stop in unit.work
+        for _, pool, start, stop in unit.work
+        if pool == 0
     )
 
 
-@_goal("append-into-the-last-page", "a sequence reaches its limit exactly", EndUnit)
+@goal("append-into-the-last-page", "a sequence reaches its limit exactly", EndUnit)
 def _reaches_limit(seen: Seen) -> bool:
     return any(
         seen.after.spaces[owner, 0].frontier == state.limit
@@ -352,12 +260,12 @@ def _reaches_limit(seen: Seen) -> bool:
     )
 
 
-@_goal("submit-during-a-unit", "submit while a unit is in flight", Submit)
+@goal("submit-during-a-unit", "submit while a unit is in flight", Submit)
 def _submit_in_unit(seen: Seen) -> bool:
     return seen.done and bool(seen.before.units)
 
 
-@_goal("admit-during-a-unit", "admit while a unit is in flight", ScheduleOperation, TryAdmit)
+@goal("admit-during-a-unit", "admit while a unit is in flight", ScheduleOperation, TryAdmit)
 def _admit_in_unit(seen: Seen) -> bool:
     return bool(seen.before.units) and bool(admissions(seen.outcome.value))
 
@@ -370,7 +278,7 @@ def _slack(pages: int) -> Callable[[Seen], bool]:
 
 
 for _pages, _word in ((-1, "one page more than"), (0, "exactly"), (1, "one page less than")):
-    _simple(
+    simple(
         f"capacity-at-demand{-_pages:+d}" if _pages else "capacity-at-demand",
         f"ask when {_word} the pages needed can be had",
         _slack(_pages),
@@ -382,7 +290,7 @@ for _pages, _word in ((-1, "one page more than"), (0, "exactly"), (1, "one page 
     )
 
 for _mode in AdmissionMode:
-    _simple(
+    simple(
         f"admit-{_mode.value}",
         f"admission by {_mode.value}",
         lambda seen, mode=_mode: any(one.mode is mode for one in admissions(seen.outcome.value)),  # type: ignore[misc]
@@ -391,7 +299,7 @@ for _mode in AdmissionMode:
     )
 
 for _kind in WaitingKind:
-    _simple(
+    simple(
         f"wait-{_kind.value}",
         f"the request waits: {_kind.value}",
         lambda seen, kind=_kind: any(  # type: ignore[misc]
@@ -402,7 +310,7 @@ for _kind in WaitingKind:
     )
 
 
-@_goal(
+@goal(
     "cut-source-after-release",
     "a source is cut and moved after others were released",
     ScheduleOperation,
@@ -413,17 +321,17 @@ def _moved_after_release(seen: Seen) -> bool:
     return AdmissionMode.MOVE_TRUNCATED in modes and bool(seen.outcome.evicted)
 
 
-@_goal("hit-on-active-source", "admission forks a sequence that is still active", ScheduleOperation, TryAdmit)
+@goal("hit-on-active-source", "admission forks a sequence that is still active", ScheduleOperation, TryAdmit)
 def _hit_active(seen: Seen) -> bool:
     return any(one.source in seen.before.sequences for one in admissions(seen.outcome.value))
 
 
-@_goal("hit-inside-a-page", "a hit ends inside a page", ScheduleOperation, TryAdmit)
+@goal("hit-inside-a-page", "a hit ends inside a page", ScheduleOperation, TryAdmit)
 def _hit_inside(seen: Seen) -> bool:
     return any(one.hit % seen.page_size for one in admissions(seen.outcome.value))
 
 
-@_goal("hit-capped", "a prompt that is known whole hits all but its last token", Lookup)
+@goal("hit-capped", "a prompt that is known whole hits all but its last token", Lookup)
 def _hit_capped(seen: Seen) -> bool:
     assert isinstance(seen.operation, Lookup)
     hit = seen.outcome.value
@@ -432,19 +340,17 @@ def _hit_capped(seen: Seen) -> bool:
     return seen.before.checkpoints[hit.checkpoint].frontier > hit.length
 
 
-@_goal("hit-under-collisions", "a lookup hits although all tokens hash alike", Lookup)
+@goal("hit-under-collisions", "a lookup hits although all tokens hash alike", Lookup)
 def _hit_collision(seen: Seen) -> bool:
     return isinstance(seen.outcome.value, Hit) and seen.setting.hash_bits == 0
 
 
-@_goal(
-    "release-under-pressure", "admission releases a continuation to make room", ScheduleOperation, TryAdmit
-)
+@goal("release-under-pressure", "admission releases a continuation to make room", ScheduleOperation, TryAdmit)
 def _evict(seen: Seen) -> bool:
     return bool(seen.outcome.evicted)
 
 
-@_goal(
+@goal(
     "released-while-borrowed",
     "a continuation is released while another holder keeps some of its pages",
     ScheduleOperation,
@@ -457,12 +363,12 @@ def _evict_borrowed(seen: Seen) -> bool:
     return any(page in seen.after.pages for page in gone)
 
 
-@_goal("retain-replaces-session", "a retained sequence replaces the continuation of its session", Finish)
+@goal("retain-replaces-session", "a retained sequence replaces the continuation of its session", Finish)
 def _replaces(seen: Seen) -> bool:
     return seen.outcome.value is True and len(seen.after.continuations) <= len(seen.before.continuations)
 
 
-@_goal("retain-of-nothing", "retaining a sequence without a token discards it", Finish)
+@goal("retain-of-nothing", "retaining a sequence without a token discards it", Finish)
 def _retain_nothing(seen: Seen) -> bool:
     assert isinstance(seen.operation, Finish)
     return seen.done and seen.operation.retain and seen.outcome.value is False

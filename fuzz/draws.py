@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
+from kvcrucible.contract.config import pages_for
 from kvcrucible.contract.operations import Identity
 from kvcrucible.fuzz.setting import Depth, Setting
 
@@ -27,6 +28,10 @@ IDENTITIES = (
 #: Where a position lies, before the offset: nothing, some pages, the frontier, the end of what is shared.
 ANCHORS = ("zero", "pages", "frontier", "shared", "prompt")
 
+#: How far a unit brings the backend: up to Main, not at all, half of what it lacks, or all but one position of it.
+REACHES = ("follow", "follow", "follow", "stay", "half", "short")
+
+page_sizes = st.sampled_from((16, 64, 4))
 picks = st.integers(0, 5)
 
 #: Index of an identity; mostly the default, or nothing would ever be shared.
@@ -50,12 +55,15 @@ class Length:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A position in a sequence; ``raw`` leaves out the clamping to what is committed."""
+    """A position in a sequence; ``raw`` leaves out the clamping to what is committed.  ``backend``: pages, frontier
+    and what is shared are those of the backend, where there is one.
+    """
 
     anchor: str
     pages: int
     offset: int
     raw: bool
+    backend: bool = False
 
 
 lengths = st.builds(Length, st.sampled_from((0, 0, 0, 1, 1, 2, 3)), offsets, st.booleans())
@@ -63,27 +71,40 @@ lengths = st.builds(Length, st.sampled_from((0, 0, 0, 1, 1, 2, 3)), offsets, st.
 #: One request in eight may ask for more than could ever be placed; the others are cut to what could.
 oversize = st.sampled_from((False,) * 7 + (True,))
 positions = st.builds(
-    Where, st.sampled_from(ANCHORS), st.integers(0, 3), offsets, st.sampled_from((False, False, False, True))
+    Where,
+    st.sampled_from(ANCHORS),
+    st.integers(0, 3),
+    offsets,
+    st.sampled_from((False, False, False, True)),
+    st.booleans(),
 )
+reaches = st.sampled_from(REACHES)
 
 
-def settings_for(engine: str, depths: tuple[str, ...]) -> st.SearchStrategy[Setting]:
-    """Return small settings on purpose: pools of a few pages, few rows, every page size, every condition."""
+def settings_for(
+    engine: str, depths: tuple[str, ...], backends: tuple[str | None, ...] = (None,)
+) -> st.SearchStrategy[Setting]:
+    """Return small settings on purpose: pools of a few pages, few rows, every page size, every condition.
+
+    ``backends``: the pools to draw from beside Main, None for no other.  Either pool may be the tight one.
+    """
 
     def build(
         depth: str, page_size: int, capacity: int, context_pages: int, rows: int, bits: int | None, lagging: bool,
-        profile: str, poison: str,
+        profile: str, poison: str, backend: str | None, backend_size: int, room: int,
     ) -> Setting:  # fmt: skip
         context = min(context_pages, capacity + 1) * page_size - (rows % 2)
+        # As many tokens as Main holds, some pages more or fewer: either pool may be the one that is full.
+        backend_capacity = max(1, pages_for(capacity * page_size, backend_size) + room)
         return Setting(
             engine, Depth(depth), capacity, page_size, max(context, 1), rows, bits,
-            lagging and depth == Depth.PAYLOAD, profile, poison,
+            lagging and depth == Depth.PAYLOAD, profile, poison, backend, backend_capacity, backend_size,
         )  # fmt: skip
 
     return st.builds(
         build,
         st.sampled_from(depths),
-        st.sampled_from((16, 64, 4)),
+        page_sizes,
         st.integers(3, 12),
         st.integers(3, 8),
         st.sampled_from((3, 4, 5, 6, 2)),
@@ -91,6 +112,12 @@ def settings_for(engine: str, depths: tuple[str, ...]) -> st.SearchStrategy[Sett
         st.booleans(),
         st.sampled_from(("FP32", "BF16")),
         st.sampled_from(("nan", "huge")),
+        st.sampled_from(backends),
+        *(
+            (st.just(16), st.just(0))
+            if backends == (None,)
+            else (page_sizes, st.sampled_from((0, 2, -1, -2, 6)))
+        ),
     )
 
 

@@ -129,51 +129,65 @@ class Driver(RuleBasedStateMachine):
     def position(self, owner: int, where: Where) -> int:
         """Return a position in a sequence."""
         model = self.lock.model
-        frontier = model.frontier(owner)
+        pool = int(where.backend and self.lock.setting.backend is not None)
+        size = self.lock.setting.engine_config().pools[pool].page_size
         match where.anchor:
             case "zero":
                 at = where.pages
             case "pages":
-                at = where.pages * self.page_size
+                at = where.pages * size
             case "frontier":
-                at = frontier
+                at = model.reach(owner)[pool]
             case "prompt":
                 at = model.prompt(owner)
             case _:
-                at = model.shared_pages(owner) * self.page_size
+                at = model.shared_pages(owner, pool) * size
         at += where.offset
-        return at if where.raw else min(max(at, 0), frontier)
+        return at if where.raw else min(max(at, 0), model.frontier(owner))
 
     def idle(self, pick: int) -> int | None:
         """Return an active sequence that is not in flight, None where there is none."""
         model = self.lock.model
         return choose((one for one in model.sequences() if not model.in_flight(one)), pick)
 
-    def work(self, sequence: int, length: Length, source: int) -> Work | None:
-        """Return legal work of about ``length`` for an idle sequence, None where it can write nothing more."""
+    def work(self, sequence: int, length: Length, source: int, reach: str = "follow") -> Work | None:
+        """Return legal work of about ``length`` for an idle sequence, None where it can write nothing more.
+
+        ``reach``: how far it brings the backend, one of ``REACHES``; an engine without one is not asked.
+        """
         model, wanted = self.lock.model, max(1, length.tokens(self.page_size))
         left = model.prompt_left(sequence)
         if left:
-            return Prefill(sequence, left if length.pages > 1 else min(wanted, left))
-        room = model.limit(sequence) - model.frontier(sequence)
-        return Append(sequence, run(source, 7, min(wanted, room))) if room else None
+            count = left if length.pages > 1 else min(wanted, left)
+            return Prefill(sequence, count, self.backend(sequence, count, reach))
+        count = min(wanted, model.limit(sequence) - model.frontier(sequence))
+        if not count:
+            return None
+        return Append(sequence, run(source, 7, count), self.backend(sequence, count, reach))
 
-    def works(self, chosen: list[tuple[int, Length]], source: int) -> tuple[Work, ...]:
+    def backend(self, sequence: int, count: int, reach: str) -> int | None:
+        """Return how many positions work of ``count`` writes in the backend, None for up to where Main will stand."""
+        if self.lock.setting.backend is None or reach == "follow":
+            return None
+        main, backend = self.lock.model.reach(sequence)
+        lacking = main + count - backend
+        return {"stay": 0, "half": lacking // 2, "short": lacking - 1}[reach]
+
+    def works(self, chosen: list[tuple[int, Length]], source: int, reach: str = "follow") -> tuple[Work, ...]:
         """Return at most one work for each chosen idle sequence."""
         found: dict[int, Work] = {}
         for pick, length in chosen:
             sequence = self.active(pick)
             if sequence is None or self.lock.model.in_flight(sequence):
                 continue
-            work = self.work(sequence, length, source)
+            work = self.work(sequence, length, source, reach)
             if work is not None:
                 found.setdefault(sequence, work)
         return tuple(found.values())[: self.capabilities.works_per_unit]
 
     def placeable(self, tokens: int, above: int, large: bool) -> int:
         """Cut a number of tokens so that, ``above`` as many others, they could be placed in an empty pool."""
-        setting = self.lock.setting
-        most = min(setting.max_context, setting.capacity_pages * setting.page_size) - above
+        most = self.lock.setting.placeable_tokens - above
         return tokens if large else max(0, min(tokens, most))
 
     def write(self, works: tuple[Work, ...], commit: bool) -> None:
@@ -187,7 +201,7 @@ class Driver(RuleBasedStateMachine):
         """End a unit; an engine that cannot abort commits."""
         self.take(EndUnit(unit, commit or not self.capabilities.aborts))
 
-    def start(self, request: Submit, patient: bool, prefill: bool) -> None:
+    def start(self, request: Submit, patient: bool, prefill: bool, reach: str = "follow") -> None:
         """Submit and schedule; an impatient request that has to wait is cancelled, so that it blocks nobody."""
         self.take(request, Schedule())
         model = self.lock.model
@@ -195,7 +209,8 @@ class Driver(RuleBasedStateMachine):
             self.take(Cancel(model.queue[-1]))
         newest = max(model.sequences(), default=None)
         if prefill and newest is not None and not model.in_flight(newest) and model.prompt_left(newest):
-            self.write((Prefill(newest, model.prompt_left(newest)),), commit=True)
+            left = model.prompt_left(newest)
+            self.write((Prefill(newest, left, self.backend(newest, left, reach)),), commit=True)
 
     def prompt(self, shared: Length, own: Length, source: int) -> Tokens:
         """Return a prompt: a part that many prompts share, then one of its own."""

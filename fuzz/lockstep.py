@@ -96,9 +96,10 @@ class LockStep:
         self.adapter: EngineAdapter = build(setting)
         capabilities = self.adapter.capabilities
         self.model = AccountingModel(setting.engine_config(), capabilities)
-        self.monitor = Monitor(
-            registry.checkers(capabilities), reports_touched=self.adapter.drain() is not None
-        )
+        # An engine that could have a backend and has none is not asked about it, so that nothing counts as judged
+        # there.
+        asked = capabilities if setting.backend else replace(capabilities, backends=frozenset())
+        self.monitor = Monitor(registry.checkers(asked), reports_touched=self.adapter.drain() is not None)
         self._effects = EffectsJudge(self.adapter, [pool.page_size for pool in setting.engine_config().pools])
         self.snapshot = self.adapter.snapshot()
         self._twin = self._payload_twin()
@@ -228,7 +229,8 @@ class LockStep:
         from kvcrucible.fuzz.content import Content
         from kvcrucible.fuzz.payload import PayloadTwin
 
-        return PayloadTwin(self.setting, self._payload, Content(PAYLOAD_GEOMETRY))
+        contents = [Content(PAYLOAD_GEOMETRY, pool) for pool in range(self.setting.pools)]
+        return PayloadTwin(self.setting, self._payload, contents)
 
     def _model_tokens(self) -> dict[int, Tokens]:
         return {

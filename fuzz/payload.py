@@ -1,16 +1,16 @@
 """The payload twin: writes the same content into the engine and the contiguous reference, and compares what is read
 back.
 
-Verifies: every committed row of every sequence and continuation, bit for bit, through the device's own block table
-where there is one; that table against the snapshot; paged attention over it against the float64 oracle; that
-nothing is read from free or stale columns, which are poisoned. Does not verify: rows that nobody may read
+Verifies: every committed row of every sequence and continuation in every pool, bit for bit, through the device's own
+block table where there is one; that table against the snapshot; paged attention over it against the float64 oracle;
+that nothing is read from free or stale columns, which are poisoned. Does not verify: rows that nobody may read
 (provisional, stale, free).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,7 @@ from kvcrucible.contract.operations import (
     Submit,
     Truncate,
     UnitEnded,
+    Work,
 )
 from kvcrucible.contract.snapshot import Snapshot
 from kvcrucible.contract.tokens import Tokens, concat
@@ -50,24 +51,29 @@ QUERY_GROUP = 2
 
 @dataclass(slots=True)
 class _Write:
-    """Rows that a unit has written and not yet committed."""
+    """Rows that a unit has written into one pool and not yet committed; ``main_stop``: where it will bring Main."""
 
     sequence: int
-    stop: int
+    pool: int
+    main_stop: int
     rows: list[tuple[Rows, Rows]]
 
 
 class PayloadTwin:
-    """Keeps the reference's rows beside the engine's; owned by one lock step."""
+    """Keeps the reference's rows beside the engine's, in each pool; owned by one lock step.
 
-    def __init__(self, setting: Setting, adapter: PayloadAdapter, content: Content) -> None:
-        self._adapter, self._content, self._page_size = adapter, content, setting.page_size
-        self._cache = ContiguousCache(content.geometry)
+    ``contents``: what to write, one for each pool.
+    """
+
+    def __init__(self, setting: Setting, adapter: PayloadAdapter, contents: Sequence[Content]) -> None:
+        self._adapter, self._contents = adapter, contents
+        self._page_sizes = [pool.page_size for pool in setting.engine_config().pools]
+        self._caches = [ContiguousCache(content.geometry) for content in contents]
         self._poison = math.nan if setting.poison == "nan" else HUGE
         self._prompts: dict[int, Tokens] = {}
         self._writes: dict[int, list[_Write]] = {}
-        self._poisoned_pages: set[int] = set()
-        self._poisoned_tails: dict[int, tuple[int, int]] = {}
+        self._poisoned_pages: set[tuple[int, int]] = set()
+        self._poisoned_tails: dict[tuple[int, int], tuple[int, int]] = {}
         self._known: set[int] = set()
 
     def follow(
@@ -83,9 +89,13 @@ class PayloadTwin:
             case Fork(source=source, position=position), int(child):
                 self._fork(source, child, position)
             case Truncate(sequence=sequence, position=position), _:
-                self._cache.truncate(sequence, position)
+                for cache in self._caches:
+                    if position < cache.length(sequence):
+                        cache.truncate(sequence, position)
             case BeginUnit(work=work), int(unit):
-                self._writes[unit] = [self._write(item, tokens[item.sequence]) for item in work]
+                self._writes[unit] = [
+                    write for item in work for write in self._write(item, tokens[item.sequence])
+                ]
             case EndUnit(unit=unit, commit=commit), UnitEnded(frontiers=frontiers):
                 self._end(unit, dict(frontiers) if commit else {})
             case Checkpoint(), _:
@@ -103,124 +113,158 @@ class PayloadTwin:
         """Read every committed row back and compare; device effects have taken place."""
         violations: list[Violation] = []
         for owner in sorted(self._known):
-            stop = self._cache.length(owner)
-            violations += self._compare_rows(owner, stop, before_cut)
-            if owner in snapshot.sequences:
-                violations += self._compare_device_row(owner, snapshot)
+            for pool in range(len(self._caches)):
+                violations += self._compare_rows(owner, pool, before_cut)
+                if owner in snapshot.sequences:
+                    violations += self._compare_device_row(owner, pool, snapshot)
         return violations
 
     def compare_attention(self, snapshot: Snapshot) -> list[Violation] | None:
-        """Compare the engine's decode attention over all active sequences at once with the float64 oracle, within the
-        budget that the oracle derives; returns the violations, at most one for each sequence.
-        None where there is nobody to attend for or the engine has no attention of its own.
+        """Compare the engine's decode attention over all active sequences at once, in each pool, with the float64
+        oracle, within the budget that the oracle derives; returns the violations, at most one for each sequence and
+        pool.  None where there is nobody to attend for or the engine has no attention of its own.
         """
-        owners = [
-            owner for owner in sorted(self._known & snapshot.sequences.keys()) if self._cache.length(owner)
-        ]
+        answers = [self._attention_of(pool, snapshot) for pool in range(len(self._caches))]
+        asked = [found for found in answers if found is not None]
+        return [violation for found in asked for violation in found] if asked else None
+
+    def _attention_of(self, pool: int, snapshot: Snapshot) -> list[Violation] | None:
+        cache = self._caches[pool]
+        owners = [owner for owner in sorted(self._known & snapshot.sequences.keys()) if cache.length(owner)]
         if not owners:
             return None
-        geometry = self._content.geometry
+        geometry = cache.geometry
         shape = (len(owners), geometry.kv_heads * QUERY_GROUP, geometry.head_dim)
         found: dict[int, Violation] = {}
         for layer in range(self._adapter.layers):
-            drawn = np.random.default_rng([layer, *map(self._cache.length, owners)]).standard_normal(shape)
+            drawn = np.random.default_rng([layer, *map(cache.length, owners)]).standard_normal(shape)
             # Rounded to float32 first: kernel and oracle must be asked about the same numbers.
             queries = drawn.astype(np.float32).astype(np.float64)
-            answer = self._adapter.attend(owners, layer, queries)
+            answer = self._adapter.attend(owners, layer, queries, pool)
             if answer is None:
                 return None
-            for owner, violation in self._judge_attention(owners, layer, queries, *answer):
+            for owner, violation in self._judge_attention(owners, pool, layer, queries, *answer):
                 found.setdefault(owner, violation)
         return list(found.values())
 
     def _judge_attention(
-        self, owners: list[int], layer: int, queries: Rows, out: Rows, lse: NDArray[np.float64]
+        self, owners: list[int], pool: int, layer: int, queries: Rows, out: Rows, lse: NDArray[np.float64]
     ) -> Iterator[tuple[int, Violation]]:
+        cache = self._caches[pool]
         for index, owner in enumerate(owners):
-            last = np.array([self._cache.length(owner) - 1])
-            oracle = self._cache.attend(owner, layer, queries[index : index + 1], last)
-            budget = error_budget(oracle, self._page_size)
+            last = np.array([cache.length(owner) - 1])
+            oracle = cache.attend(owner, layer, queries[index : index + 1], last)
+            budget = error_budget(oracle, self._page_sizes[pool])
             if not budget.admits(oracle, out[index : index + 1], lse[index : index + 1]):
-                where = f"decode attention of sequence {owner} at {last[0]}, layer {layer}"
+                where = f"decode attention of sequence {owner} at {last[0]}, layer {layer}{_in(pool)}"
                 found = f"{out[index].tolist()}, lse {lse[index].tolist()}"
                 due = f"{oracle.out[0].tolist()}, lse {oracle.lse[0].tolist()} within the oracle's budget"
                 yield owner, mismatch("kernel-oracle", where, found, due)
 
-    def _compare_rows(self, owner: int, stop: int, name: str) -> list[Violation]:
+    def _compare_rows(self, owner: int, pool: int, name: str) -> list[Violation]:
+        stop = self._caches[pool].length(owner)
         for layer in range(self._adapter.layers):
-            for side, expected, actual in zip(
-                "KV", self._cache.rows(owner, layer), self._adapter.read(owner, layer, stop), strict=True
+            for index, (expected, actual) in enumerate(
+                zip(
+                    self._caches[pool].rows(owner, layer),
+                    self._adapter.read(owner, layer, stop, pool),
+                    strict=True,
+                )
             ):
                 if np.array_equal(expected, actual):
                     continue
-                where = f"sequence {owner}, layer {layer}, {side}"
+                if self._from_another_pool(owner, pool, layer, index, expected, actual):
+                    name = "pool-isolation"
+                where = f"sequence {owner}, layer {layer}, {'KV'[index]}{_in(pool)}"
                 return rows_equal(
                     name, expected.reshape(stop, -1).tolist(), actual.reshape(stop, -1).tolist(), where
                 )
         return []
 
-    def _compare_device_row(self, owner: int, snapshot: Snapshot) -> list[Violation]:
-        found = self._adapter.device_row(owner)
-        due = snapshot.rows[snapshot.sequences[owner].row].entries if snapshot.rows else None
+    def _from_another_pool(
+        self, owner: int, pool: int, layer: int, side: int, expected: Rows, actual: Rows
+    ) -> bool:
+        """Say whether the first row that differs is what another pool holds at that position."""
+        differs = (expected != actual).reshape(len(expected), -1).any(axis=1)
+        position = int(differs.argmax())
+        others = [cache for other, cache in enumerate(self._caches) if other != pool]
+        return any(
+            np.array_equal(cache.rows(owner, layer)[side][position], actual[position])
+            for cache in others
+            if position < cache.length(owner)
+        )
+
+    def _compare_device_row(self, owner: int, pool: int, snapshot: Snapshot) -> list[Violation]:
+        found = self._adapter.device_row(owner, pool)
+        due = snapshot.rows[pool, snapshot.sequences[owner].row].entries if snapshot.rows else None
         if found is None or due is None or found == due:
             return []
-        return [mismatch("table-mirror", f"device row of sequence {owner}", found, due)]
+        return [mismatch("table-mirror", f"device row of sequence {owner}{_in(pool)}", found, due)]
 
     def _admit(self, admitted: Admitted) -> None:
         sequence = admitted.sequence
         if admitted.mode is AdmissionMode.COLD or admitted.source is None:
-            self._cache.open(sequence)
+            for cache in self._caches:
+                cache.open(sequence)
             self._known.add(sequence)
             return
         self._fork(admitted.source, sequence, admitted.hit)
 
     def _fork(self, source: int, child: int, position: int) -> None:
-        self._cache.fork(source, child, position)
+        for cache in self._caches:
+            cache.fork(source, child, min(position, cache.length(source)))
         self._known.add(child)
 
-    def _write(self, item: object, committed: Tokens) -> _Write:
-        if isinstance(item, Append):
-            tokens, sequence, length = concat(committed, item.tokens), item.sequence, item.count
-        else:
-            assert hasattr(item, "sequence")
-            assert hasattr(item, "count")
-            sequence, length = item.sequence, item.count
-            tokens = self._prompts[sequence]
-        start = self._cache.length(sequence)
-        rows = []
-        for layer in range(self._adapter.layers):
-            keys, values = self._content.rows(tokens, start, start + length, layer)
-            self._adapter.write(sequence, start, layer, keys, values)
-            rows.append((keys, values))
-        return _Write(sequence, start + length, rows)
+    def _write(self, item: Work, committed: Tokens) -> Iterator[_Write]:
+        """Write what one work is to write, and yield it for each pool."""
+        sequence = item.sequence
+        tokens = concat(committed, item.tokens) if isinstance(item, Append) else self._prompts[sequence]
+        main_stop = self._caches[0].length(sequence) + item.count
+        for pool, (cache, content) in enumerate(zip(self._caches, self._contents, strict=True)):
+            start = cache.length(sequence)
+            stop = main_stop if pool == 0 or item.backend is None else start + item.backend
+            rows = []
+            for layer in range(self._adapter.layers):
+                keys, values = content.rows(tokens, start, stop, layer)
+                if start < stop:
+                    self._adapter.write(sequence, start, layer, keys, values, pool)
+                rows.append((keys, values))
+            yield _Write(sequence, pool, main_stop, rows)
 
     def _end(self, unit: int, frontiers: dict[int, int]) -> None:
         for write in self._writes.pop(unit):
-            if frontiers.get(write.sequence) == write.stop:
+            if frontiers.get(write.sequence) == write.main_stop:
                 for layer, (keys, values) in enumerate(write.rows):
-                    self._cache.append(write.sequence, layer, keys, values)
+                    self._caches[write.pool].append(write.sequence, layer, keys, values)
 
     def _forget(self, after: Snapshot) -> None:
         alive = after.sequences.keys() | after.continuations.keys()
         for gone in self._known - alive:
-            self._cache.drop(gone)
+            for cache in self._caches:
+                cache.drop(gone)
         self._known &= alive
 
     def _poison_stale(self, after: Snapshot) -> None:
         """Fill free pages, and the columns beyond the frontier of idle tails, with poison, once for each change."""
-        leased = {page.device for page in after.pages.values()}
-        free: Iterable[int] = () if after.free_pages is None else after.free_pages[0]
-        for page in free:
-            if page not in self._poisoned_pages and page not in leased:
-                self._adapter.poison(page, 0, self._page_size, self._poison)
-                self._poisoned_pages.add(page)
+        leased = {(page.pool, page.device) for page in after.pages.values()}
+        free: Iterable[tuple[int, ...]] = () if after.free_pages is None else after.free_pages
+        for slot in [(pool, page) for pool, pages in enumerate(free) for page in pages]:
+            if slot not in self._poisoned_pages and slot not in leased:
+                pool, page = slot
+                self._adapter.poison(page, 0, self._page_sizes[pool], self._poison, pool)
+                self._poisoned_pages.add(slot)
         self._poisoned_pages -= leased
-        for space in after.spaces.values():
-            column = space.frontier % self._page_size
+        for (_, pool), space in after.spaces.items():
+            size = self._page_sizes[pool]
+            column = space.frontier % size
             if column == 0 or space.provisional != space.frontier:
                 continue
-            tail = after.pages[space.pages[space.frontier // self._page_size]]
+            tail = after.pages[space.pages[space.frontier // size]]
             state = (tail.generation, column)
-            if self._poisoned_tails.get(tail.device) != state:
-                self._adapter.poison(tail.device, column, self._page_size, self._poison)
-                self._poisoned_tails[tail.device] = state
+            if self._poisoned_tails.get((pool, tail.device)) != state:
+                self._adapter.poison(tail.device, column, size, self._poison, pool)
+                self._poisoned_tails[pool, tail.device] = state
+
+
+def _in(pool: int) -> str:
+    return f", pool {pool}" if pool else ""

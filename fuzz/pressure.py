@@ -64,8 +64,7 @@ class PressureRules(Rules):
         kept = prefix(known, max(1, frontier - back.tokens(self.page_size)))
         prompt = canonical([*kept, (source, 500, max(1, own.tokens(self.page_size)))])
         length = self.placeable(count(prompt), 0, large=False)
-        setting = self.lock.setting
-        whole = min(setting.max_context, (setting.capacity_pages - spare) * self.page_size)
+        whole = self.lock.setting.placeable_tokens - spare * self.page_size
         request = Submit(prefix(prompt, length), max(0, whole - length), session, consume, identity)
         self.start(request, patient=False, prefill=True)
 

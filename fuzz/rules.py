@@ -9,6 +9,7 @@ and the drawn sequence does not depend on what is under test.  The steps that re
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -47,6 +48,7 @@ from kvcrucible.fuzz.draws import (
     oversize,
     picks,
     positions,
+    reaches,
     sessions,
 )
 from kvcrucible.fuzz.driver import Driver
@@ -105,6 +107,7 @@ class Rules(Driver):
         large=oversize,
         patient=st.sampled_from((False, False, True)),
         prefill=st.sampled_from((True, True, False)),
+        reach=reaches,
     )
     def submit(
         self,
@@ -118,6 +121,7 @@ class Rules(Driver):
         large: bool,
         patient: bool,
         prefill: bool,
+        reach: str,
     ) -> None:
         """Submit, schedule and mostly prefill; an impatient request that has to wait is cancelled: it blocks
         nobody.
@@ -127,9 +131,8 @@ class Rules(Driver):
         more = self.placeable(grow.tokens(self.page_size), length, large)
         if "Lookup" not in self.supported:
             session, consume, identity = None, False, 0
-        self.start(
-            Submit(prefix(prompt, length), more, session, consume, IDENTITIES[identity]), patient, prefill
-        )
+        request = Submit(prefix(prompt, length), more, session, consume, IDENTITIES[identity])
+        self.start(request, patient, prefill, reach)
 
     @can("Lookup", there=any_held)
     @rule(
@@ -141,6 +144,7 @@ class Rules(Driver):
         consume=st.booleans(),
         mark=st.booleans(),
         keep=st.booleans(),
+        reach=reaches,
     )
     def submit_known(
         self,
@@ -152,6 +156,7 @@ class Rules(Driver):
         consume: bool,
         mark: bool,
         keep: bool,
+        reach: str,
     ) -> None:
         """The next turn of what is there: most of its tokens, then others, under its session key where that is
         free.
@@ -169,7 +174,7 @@ class Rules(Driver):
         more = self.placeable(grow.tokens(self.page_size), length, large=False)
         session = None if model.state(owner) in ACTIVE else model.session(owner) or "a"
         request = Submit(prefix(prompt, length), more, session, consume, model.identity(owner))
-        self.start(request, patient=False, prefill=True)
+        self.start(request, patient=False, prefill=True, reach=reach)
         newest = max(model.sequences(), default=None)
         if keep and newest is not None and not model.in_flight(newest):
             self.take(Finish(newest))
@@ -184,8 +189,12 @@ class Rules(Driver):
         """Ask for the pages that can be had, one fewer and one more, where the request would head the queue."""
         if self.lock.model.queue:
             return
-        pages = self.lock.model.available_pages() + delta
-        size = pages * self.page_size
+        pools = self.lock.setting.engine_config().pools
+        # In the pool that has the least room as many pages as it has; the other has more.
+        size = min(
+            (pages + delta) * pool.page_size
+            for pages, pool in zip(self.lock.model.available_pages(), pools, strict=True)
+        )
         if 1 <= size <= self.lock.setting.max_context:
             self.take(Submit(run(source, 50, 1), size - 1), Schedule())
 
@@ -206,18 +215,20 @@ class Rules(Driver):
         chosen=st.lists(st.tuples(picks, lengths), min_size=1, max_size=3),
         source=st.sampled_from(SOURCES),
         commit=st.sampled_from((True, True, True, False)),
+        reach=reaches,
     )
-    def run_unit(self, chosen: list[tuple[int, Length]], source: int, commit: bool) -> None:
+    def run_unit(self, chosen: list[tuple[int, Length]], source: int, commit: bool, reach: str) -> None:
         """Begin a unit and end it at once."""
-        works = self.works(chosen, source)
+        works = self.works(chosen, source, reach)
         if works:
             self.write(works, commit)
 
     @can("BeginUnit", "EndUnit", there=any_idle)
-    @rule(length=lengths, source=st.sampled_from(SOURCES))
-    def grow_all(self, length: Length, source: int) -> None:
+    @rule(length=lengths, source=st.sampled_from(SOURCES), reach=reaches)
+    def grow_all(self, length: Length, source: int, reach: str) -> None:
         """One unit over every idle sequence."""
-        works = self.works([(pick, length) for pick in range(len(self.lock.model.sequences()))], source)
+        everyone = [(pick, length) for pick in range(len(self.lock.model.sequences()))]
+        works = self.works(everyone, source, reach)
         if works:
             self.write(works, commit=True)
 
@@ -237,10 +248,11 @@ class Rules(Driver):
     @rule(
         chosen=st.lists(st.tuples(picks, lengths), min_size=1, max_size=3),
         source=st.sampled_from(SOURCES),
+        reach=reaches,
     )
-    def begin_unit(self, chosen: list[tuple[int, Length]], source: int) -> None:
+    def begin_unit(self, chosen: list[tuple[int, Length]], source: int, reach: str) -> None:
         """Begin a unit that stays in flight."""
-        works = self.works(chosen, source)
+        works = self.works(chosen, source, reach)
         if works:
             self.take(BeginUnit(works))
 
@@ -252,15 +264,37 @@ class Rules(Driver):
         if unit is not None:
             self.end(unit, commit)
 
+    @can("BeginUnit", "EndUnit", there=lambda lock: lock.setting.backend is not None and any_idle(lock))
+    @rule(pick=picks, length=lengths, source=st.sampled_from(SOURCES), more=st.integers(0, 2))
+    def run_ahead(self, pick: int, length: Length, source: int, more: int) -> None:
+        """Legal work in Main that brings the backend to where Main will stand, or beyond."""
+        sequence = self.idle(pick)
+        work = None if sequence is None else self.work(sequence, length, source)
+        if sequence is not None and work is not None:
+            main, backend = self.lock.model.reach(sequence)
+            self.write((replace(work, backend=main + work.count - backend + more),), commit=True)
+
     @can("BeginUnit", there=any_held)
-    @rule(pick=picks, other=picks, size=st.integers(-1, 40), prefill=st.booleans(), twice=st.booleans())
-    def begin_odd_unit(self, pick: int, other: int, size: int, prefill: bool, twice: bool) -> None:
-        """Works without regard to what is legal: wrong kind, too long, empty, in flight, named twice."""
+    @rule(
+        pick=picks,
+        other=picks,
+        size=st.integers(-1, 40),
+        prefill=st.booleans(),
+        twice=st.booleans(),
+        backend=st.sampled_from((None, None, None, 0, -1, 1)),
+    )
+    def begin_odd_unit(
+        self, pick: int, other: int, size: int, prefill: bool, twice: bool, backend: int | None
+    ) -> None:
+        """Works without regard to what is legal: wrong kind, too long, empty, in flight, named twice, with a backend
+        that is not there or would run ahead.
+        """
         first, second = self.held(pick), self.held(other)
         if first is None or second is None:
             return
         tokens = run(1, 3, max(size, 0))
-        works: list[Work] = [Prefill(first, size) if prefill else Append(first, tokens)]
+        ahead = None if backend is None else max(size, 0) + backend
+        works: list[Work] = [Prefill(first, size, ahead) if prefill else Append(first, tokens, backend)]
         if twice:
             works.append(Append(second, tokens))
         self.take(BeginUnit(tuple(works[: self.capabilities.works_per_unit]) if size >= 0 else ()))
@@ -278,8 +312,12 @@ class Rules(Driver):
             self.take(Fork(source, position, grow_by, session))
 
     @can("Fork", "Truncate", there=any_idle)
-    @rule(pick=picks, where=positions, length=lengths, cut=positions, child_first=st.booleans())
-    def diverge(self, pick: int, where: Where, length: Length, cut: Where, child_first: bool) -> None:
+    @rule(
+        pick=picks, where=positions, length=lengths, cut=positions, child_first=st.booleans(), reach=reaches
+    )
+    def diverge(
+        self, pick: int, where: Where, length: Length, cut: Where, child_first: bool, reach: str
+    ) -> None:
         """Fork, let one branch write on, and cut it back, often below what it shares."""
         source = self.idle(pick)
         if source is None:
@@ -287,20 +325,20 @@ class Rules(Driver):
         position = self.position(source, where)
         self.take(Fork(source, position, self.placeable(self.page_size, position, large=False)))
         branch = max(self.lock.model.sequences()) if child_first else source
-        work = self.work(branch, length, 2)
+        work = self.work(branch, length, 2, reach)
         if work is not None:
             self.write((work,), commit=True)
         self.take(Truncate(branch, self.position(branch, cut)))
 
     @can("Checkpoint", "Truncate", there=any_idle)
-    @rule(pick=picks, length=lengths, cut=positions)
-    def mark_and_cut(self, pick: int, length: Length, cut: Where) -> None:
+    @rule(pick=picks, length=lengths, cut=positions, reach=reaches)
+    def mark_and_cut(self, pick: int, length: Length, cut: Where, reach: str) -> None:
         """Checkpoint, write on, and cut back around the checkpoint."""
         sequence = self.idle(pick)
         if sequence is None:
             return
         self.take(Checkpoint(sequence))
-        work = self.work(sequence, length, 1)
+        work = self.work(sequence, length, 1, reach)
         if work is not None:
             self.write((work,), commit=True)
         self.take(Truncate(sequence, self.position(sequence, cut)))

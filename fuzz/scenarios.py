@@ -44,6 +44,10 @@ def _config(capacity: int = 6, context: int = 16, rows: int = 2) -> EngineConfig
     return EngineConfig((PoolSpec("main", capacity, page_size=4),), context, rows)
 
 
+def _with_backend() -> EngineConfig:
+    return EngineConfig((PoolSpec("main", 6, page_size=4), PoolSpec("mtp", 4, page_size=8)), 16, 2)
+
+
 _ONE, _FIVE = run(7, 0, 1), run(7, 0, 5)
 
 #: Sequence 0 has a prompt of 4 tokens and may grow to 8: an entitlement of 2 pages of 4 tokens.
@@ -101,6 +105,16 @@ CELLS: dict[tuple[str, str], Scenario] = {
     ("empty-work", "Prefill"): _after(_ADMITTED, BeginUnit((Prefill(0, 0),))),
     ("empty-work", "Append"): _after(_FILLED, BeginUnit((Append(0, EMPTY),))),
     ("prefill-beyond-prompt", "Prefill"): _after(_ADMITTED, BeginUnit((Prefill(0, 5),))),
+    ("backend-absent", "Prefill"): _after(_ADMITTED, BeginUnit((Prefill(0, 1, backend=0),))),
+    ("backend-absent", "Append"): _after(_FILLED, BeginUnit((Append(0, _ONE, backend=1),))),
+    ("backend-negative", "Prefill"): _after(
+        _ADMITTED, BeginUnit((Prefill(0, 1, backend=-1),)), _with_backend()
+    ),
+    ("backend-negative", "Append"): _after(
+        _FILLED, BeginUnit((Append(0, _ONE, backend=-1),)), _with_backend()
+    ),
+    ("backend-ahead", "Prefill"): _after(_ADMITTED, BeginUnit((Prefill(0, 1, backend=2),)), _with_backend()),
+    ("backend-ahead", "Append"): _after(_FILLED, BeginUnit((Append(0, _ONE, backend=2),)), _with_backend()),
     ("empty-prompt", "Submit"): _after((), Submit(EMPTY, 1)),
     ("empty-prompt", "Lookup"): _after((), Lookup(EMPTY)),
     ("negative-growth", "Submit"): _after((), Submit(run(0, 0, 4), -1)),

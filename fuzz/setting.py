@@ -30,6 +30,8 @@ def _fits(annotation: str, value: Any) -> bool:
             return value is None or (isinstance(value, int) and not isinstance(value, bool))
         case "bool":
             return isinstance(value, bool)
+        case "str | None":
+            return value is None or isinstance(value, str)
     return isinstance(value, str)
 
 
@@ -37,9 +39,11 @@ def _fits(annotation: str, value: Any) -> bool:
 class Setting:
     """Geometry and conditions of one example.
 
-    ``hash_bits``: bits that the prefix index's hash keeps, so that 0 makes all tokens collide; None is Python's own
-    hash. ``lagging``: device effects run only when the example says so.  ``profile``: storage profile at payload
-    depth. ``poison``: what free and stale columns are filled with, ``nan`` or ``huge`` (a large finite value).
+    ``backend``: the speculative backend's pool beside Main, ``mtp`` or ``draft``, with its own size and page size;
+    None for Main alone.  ``hash_bits``: bits that the prefix index's hash keeps, so that 0 makes all tokens collide;
+    None is Python's own hash. ``lagging``: device effects run only when the example says so.  ``profile``: storage
+    profile at payload depth. ``poison``: what free and stale columns are filled with, ``nan`` or ``huge`` (a large
+    finite value).
     """
 
     engine: str = "paged"
@@ -52,11 +56,28 @@ class Setting:
     lagging: bool = False
     profile: str = "FP32"
     poison: str = "nan"
+    backend: str | None = None
+    backend_capacity_pages: int = 8
+    backend_page_size: int = 16
 
     def engine_config(self) -> EngineConfig:
         """Return the engine's configuration."""
-        return EngineConfig(
-            (PoolSpec("main", self.capacity_pages, self.page_size),), self.max_context, self.max_concurrency
+        pools = [PoolSpec("main", self.capacity_pages, self.page_size)]
+        if self.backend is not None:
+            pools.append(PoolSpec(self.backend, self.backend_capacity_pages, self.backend_page_size))
+        return EngineConfig(tuple(pools), self.max_context, self.max_concurrency)
+
+    @property
+    def pools(self) -> int:
+        """Number of pools."""
+        return 1 if self.backend is None else 2
+
+    @property
+    def placeable_tokens(self) -> int:
+        """The longest sequence that the empty engine could hold."""
+        return min(
+            self.max_context,
+            *[pool.capacity_pages * pool.page_size for pool in self.engine_config().pools],
         )
 
     def to_plain(self) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def _stale_pairs(row: RowState) -> set[tuple[int, int]] | None:
 
 def _only_erased_pages_mapped_back(violation: Violation, snapshot: Snapshot) -> bool:
     named = re.match(r"row (\d+), mapping back", violation.message)
-    return named is not None and bool(_stale_pairs(snapshot.rows[int(named[1])]))
+    return named is not None and bool(_stale_pairs(snapshot.rows[0, int(named[1])]))
 
 
 def _attention_over_erased_pages(violation: Violation, snapshot: Snapshot) -> bool:
@@ -97,7 +97,7 @@ def _attention_over_erased_pages(violation: Violation, snapshot: Snapshot) -> bo
         return False
     sequence = int(named[1])
     first_beyond = snapshot.spaces[sequence, 0].frontier
-    stale = _stale_pairs(snapshot.rows[snapshot.sequences[sequence].row]) or set()
+    stale = _stale_pairs(snapshot.rows[0, snapshot.sequences[sequence].row]) or set()
     return any(block * snapshot.pools[0].page_size < first_beyond for _, block in stale)
 
 

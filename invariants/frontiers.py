@@ -57,7 +57,7 @@ class FrontierBounds(Checker):
                     yield self.mismatch(subject, f"{page.committed} committed columns", due)
 
     def _bounds(self, snapshot: Snapshot, space: SpaceState, size: int) -> Iterator[Violation]:
-        subject = f"space of {space.owner}"
+        subject = f"space of {space.owner} in pool {space.pool}"
         if not 0 <= space.frontier <= space.provisional:
             yield self.mismatch(
                 subject, f"frontier {space.frontier}, provisional {space.provisional}", "0 ≤ first ≤ second"
@@ -82,8 +82,8 @@ class FrontierBounds(Checker):
 
 
 class FrontierVisibility(Checker):
-    """Verifies: while a unit is in flight, the Main frontier of each selected sequence is the one before the unit, and
-    its provisional frontier the one that the unit will commit.
+    """Verifies: while a unit is in flight, in every pool the frontier of each selected sequence is the one before the
+    unit, and its provisional frontier the one that the unit will commit.
 
     Does not verify: what reads and hits return meanwhile; the harness compares those with the reference.
     """
@@ -99,11 +99,48 @@ class FrontierVisibility(Checker):
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
         """Compare the work of every unit with the frontiers of its sequences."""
         for unit in snapshot.units.values():
-            for owner, first, last in unit.work:
-                space = snapshot.spaces.get((owner, 0))
+            for owner, pool, first, last in unit.work:
+                space = snapshot.spaces.get((owner, pool))
                 if space is not None and (space.frontier, space.provisional) != (first, last):
-                    subject = f"unit {unit.unit}, sequence {owner}, frontier and provisional"
+                    subject = f"unit {unit.unit}, sequence {owner}, pool {pool}, frontier and provisional"
                     yield self.mismatch(subject, (space.frontier, space.provisional), (first, last))
+
+
+class BackendNotAhead(Checker):
+    """Verifies: in no sequence or continuation has the speculative backend more committed positions than Main, and no
+    unit in flight will leave it with more.
+
+    Does not verify: positions inside a round, where a backend may run ahead; a snapshot shows where a unit will end.
+    """
+
+    id = "backend-not-ahead"
+    statement = "A speculative backend's committed frontier never lies beyond Main's."
+    source = "4.8, 4.14.6"
+    needs = frozenset({"pools", "spaces"})
+    needs_backend = True
+
+    def premise(self, snapshot: Snapshot) -> bool:
+        """Say whether there is a backend that anything is written in."""
+        return len(snapshot.pools) > 1 and any(
+            pool > 0 and space.frontier > 0 for (_, pool), space in snapshot.spaces.items()
+        )
+
+    def check(self, snapshot: Snapshot) -> Iterator[Violation]:
+        """Compare every backend space with the Main space of its owner."""
+        if len(snapshot.pools) < 2:
+            return
+        for (owner, pool), space in snapshot.spaces.items():
+            main = snapshot.spaces.get((owner, 0)) if pool > 0 else None
+            if main is None:
+                continue
+            for what, mine, limit in (
+                ("frontier", space.frontier, main.frontier),
+                ("provisional", space.provisional, main.provisional),
+            ):
+                if mine > limit:
+                    yield self.mismatch(
+                        f"space of {owner} in pool {pool}, {what}", mine, f"at most Main's {limit}"
+                    )
 
 
 class ExactPrefixIdentity(Checker):

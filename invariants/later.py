@@ -28,11 +28,6 @@ LATER: tuple[Later, ...] = (
     Later("transfer-pinned", "4.4, 4.14.13", f"{_REPLICAS}, so nothing has to be pinned."),
     Later("publish-order", "4.4, 4.7", f"{_REPLICAS}, so visibility never moves."),
     Later(
-        "backend-not-ahead",
-        "4.8",
-        "Main is the only pool; a speculative backend that could run ahead is not built yet.",
-    ),
-    Later(
         "codec-exact", "4.2", "FP32 and BF16 store values as they are; quantised codecs are not built yet."
     ),
 )

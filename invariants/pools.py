@@ -235,14 +235,15 @@ def _due(holders: int) -> str:
 
 
 class PoolIsolation(Checker):
-    """Verifies: a space holds only pages of its own pool, and both name a pool that exists.
+    """Verifies: a space holds only pages of its own pool, a checkpoint names for each pool a page of that pool, and
+    pages, spaces and table rows name a pool that exists.
 
     Does not verify: that payload stays within its pool's planes (the payload checks do).
     """
 
     id = "pool-isolation"
     statement = (
-        "A space holds pages of its own pool only; equal ids in two pools mean nothing to one another."
+        "What belongs to a pool names pages of that pool; equal ids in two pools mean nothing to each other."
     )
     source = "4.1"
     needs = frozenset({"pools", "pages", "spaces"})
@@ -253,8 +254,16 @@ class PoolIsolation(Checker):
         return self.check_delta(snapshot, snapshot, whole)
 
     def check_delta(self, before: Snapshot, after: Snapshot, scope: Scope) -> Iterator[Violation]:
-        """Compare the pool of every changed block with that of its space."""
+        """Compare every changed block with its space, and judge every checkpoint and row in view."""
         pools, pages = len(after.pools), after.pages
+        for checkpoint in after.checkpoints.values():
+            for pool, named in enumerate(checkpoint.pages):
+                there = pages.get(named)
+                if there is not None and there.pool != pool:
+                    subject = f"checkpoint {checkpoint.checkpoint}, page {named}"
+                    yield self.mismatch(subject, f"a page of pool {there.pool}", f"pool {pool}")
+        for row in [row for row in after.rows.values() if not 0 <= row.pool < pools]:
+            yield self.mismatch(f"row {row.row}", f"pool {row.pool}", f"0…{pools - 1}")
         for page in [page for page in pages.values() if not 0 <= page.pool < pools]:
             yield self.mismatch(f"page {page.page}", f"pool {page.pool}", f"0…{pools - 1}")
         for key in scope.starts.keys() | scope.displaced.keys():

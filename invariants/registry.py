@@ -11,7 +11,12 @@ from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.invariants.admission import BundleAtomic, CompletionGuarantee
 from kvcrucible.invariants.behaviour import JUDGED, Depth, Judged, rows_equal, stale_refused
 from kvcrucible.invariants.checker import Checker
-from kvcrucible.invariants.frontiers import ExactPrefixIdentity, FrontierBounds, FrontierVisibility
+from kvcrucible.invariants.frontiers import (
+    BackendNotAhead,
+    ExactPrefixIdentity,
+    FrontierBounds,
+    FrontierVisibility,
+)
 from kvcrucible.invariants.later import LATER, Later
 from kvcrucible.invariants.pools import (
     LeaseGenerations,
@@ -74,6 +79,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     FrontierBounds,
     FrontierVisibility,
     ExactPrefixIdentity,
+    BackendNotAhead,
     TableMirror,
     RowUnique,
     UnitFrozen,
@@ -86,6 +92,7 @@ CHECKERS: tuple[type[Checker], ...] = (
 _ALSO_JUDGED: dict[str, Callable[..., list[Violation]]] = {
     LeaseGenerations.id: stale_refused,
     FrontierVisibility.id: rows_equal,
+    PoolIsolation.id: rows_equal,
 }
 
 
@@ -156,6 +163,8 @@ def inapplicable(capabilities: Capabilities) -> dict[str, str]:
             reasons[checker.id] = (
                 f"{capabilities.engine} grants pages on demand and promises nothing at admission"
             )
+        elif checker.needs_backend and not capabilities.backends:
+            reasons[checker.id] = f"{capabilities.engine} has no speculative backend"
     return reasons
 
 

@@ -142,12 +142,12 @@ class Shadow:
             start = (
                 0 if old is None or old.sequence != new.sequence else shared_length(old.entries, new.entries)
             )
-            key = (new.sequence, 0)
+            key = (new.sequence, new.pool)
             starts[key] = min(start, starts.get(key, start))
         for sequence in scope.sequences:
             past, now = before.sequences.get(sequence), after.sequences.get(sequence)
             if now is not None and (past is None or past.row != now.row):
-                starts[sequence, 0] = 0
+                starts.update([((sequence, pool), 0) for pool in range(len(after.pools))])
 
     def _displaced_blocks(self, before: Snapshot, after: Snapshot, scope: Scope, region: set[int]) -> None:
         """Find blocks of changed pages whose space did not move there: a broken engine has some, or a moved lease."""
@@ -174,22 +174,23 @@ class Shadow:
         self._view("units", self.state.units.keys() - scope.units, before, after)
         owners = scope.sequences | scope.continuations
         owners.update([owner for owner, _ in (*scope.spaces, *scope.starts, *scope.displaced)])
-        rows: set[int] = set()
+        rows: set[tuple[int, int]] = set()
+        pools = range(len(after.pools))
         for side in (before, after):
             owners.update([checkpoint.owner for checkpoint in side.checkpoints.values()])
             owners.update([row.sequence for row in side.rows.values() if row.sequence is not None])
             for unit in side.units.values():
-                owners.update([owner for owner, _, _ in unit.work])
-                rows.update([row for row, _ in unit.frozen])
+                owners.update([owner for owner, _, _, _ in unit.work])
+                rows.update([(pool, row) for pool, row, _ in unit.frozen])
         for names in self._changed_names(before, after, scope).values():
             for name in names:
                 owners.update(self._names.get(name))
         self._view("sequences", owners - scope.sequences, before, after)
         self._view("continuations", owners - scope.continuations, before, after)
-        spaces = {(owner, pool) for pool in range(len(after.pools)) for owner in owners}
+        spaces = {(owner, pool) for pool in pools for owner in owners}
         self._view("spaces", spaces - scope.spaces, before, after)
         for side in (before, after):
-            rows.update([sequence.row for sequence in side.sequences.values()])
+            rows.update([(pool, sequence.row) for sequence in side.sequences.values() for pool in pools])
         self._view("rows", rows - scope.rows, before, after)
         marked = self._checkpoints_by_owner
         for owner in owners & marked.ids.keys():
@@ -198,7 +199,12 @@ class Shadow:
             self._view("checkpoints", checkpoints - scope.checkpoints, before, after)
             # The prefix index has no ids of its own among the touched: its entries go with the checkpoints'.
             self._view("findable", checkpoints - scope.checkpoints, before, after)
-            pages = {checkpoint.page for side in (before, after) for checkpoint in side.checkpoints.values()}
+            pages = {
+                page
+                for side in (before, after)
+                for checkpoint in side.checkpoints.values()
+                for page in checkpoint.pages
+            }
             self._view("pages", pages - scope.pages, before, after)
 
     def _changed_names(self, before: Snapshot, after: Snapshot, scope: Scope) -> dict[int, set[_Name]]:
@@ -267,7 +273,8 @@ class Shadow:
         for key in scope.checkpoints:
             if (old := before.checkpoints.get(key)) is not None:
                 self._checkpoints_by_owner.remove(old.owner, key)
-                self._checkpoints_by_page.remove(old.page, key)
+                for named in set(old.pages):
+                    self._checkpoints_by_page.remove(named, key)
             if (new := after.checkpoints.get(key)) is not None:
                 self._index_checkpoint(new)
         for key, names in self._changed_names(before, after, scope).items():
@@ -278,7 +285,8 @@ class Shadow:
 
     def _index_checkpoint(self, checkpoint: CheckpointState) -> None:
         self._checkpoints_by_owner.add(checkpoint.owner, checkpoint.checkpoint)
-        self._checkpoints_by_page.add(checkpoint.page, checkpoint.checkpoint)
+        for page in checkpoint.pages:
+            self._checkpoints_by_page.add(page, checkpoint.checkpoint)
 
 
 def _touched_ids(touched: Touched, part: str) -> Any:

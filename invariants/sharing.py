@@ -83,8 +83,8 @@ class SharedImmutable(Checker):
 
 
 class ProtectedPrefix(Checker):
-    """Verifies: the owner of a checkpoint is alive, its frontier covers the checkpoint, and the page named by the
-    checkpoint is in place, holds the protected columns and has the epoch that the checkpoint names.
+    """Verifies: the owner of a checkpoint is alive, and in every pool its frontier covers the checkpoint, and the page
+    named by the checkpoint is in place, holds the protected columns and has the epoch that the checkpoint names.
 
     Does not verify: that the protected columns keep their bytes (the payload checks do), nor what the prefix index
     holds (exact-prefix-identity).  A cut that a checkpoint survives renews page and epoch of the checkpoint with it.
@@ -92,20 +92,31 @@ class ProtectedPrefix(Checker):
 
     id = "protected-prefix"
     statement = (
-        "As long as a checkpoint lives, its owner keeps the checkpoint's tokens, in the page that it names."
+        "As long as a checkpoint lives, its owner keeps its tokens in every pool, in the pages that it names."
     )
     source = "4.5, 4.14.6, 4.14.10"
     needs = frozenset({"pools", "pages", "spaces", "checkpoints"})
     premise_part = "checkpoints"
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
-        """Judge every checkpoint by its owner's Main space."""
+        """Judge every checkpoint by its owner's space in each pool."""
+        pools = len(snapshot.pools)
         for checkpoint in snapshot.checkpoints.values():
-            yield from self._judge(snapshot, checkpoint)
+            named = (checkpoint.pages, checkpoint.epochs, checkpoint.columns)
+            if lengths := [len(vector) for vector in named if len(vector) != pools]:
+                yield self.mismatch(
+                    f"checkpoint {checkpoint.checkpoint}, vectors", f"{lengths[0]} pools", pools
+                )
+                continue
+            for pool in range(pools):
+                yield from self._judge(snapshot, checkpoint, pool)
 
-    def _judge(self, snapshot: Snapshot, checkpoint: CheckpointState) -> Iterator[Violation]:
+    def _judge(self, snapshot: Snapshot, checkpoint: CheckpointState, pool: int) -> Iterator[Violation]:
         subject = f"checkpoint {checkpoint.checkpoint} of {checkpoint.owner} at {checkpoint.frontier}"
-        space = snapshot.spaces.get((checkpoint.owner, 0))
+        if pool:
+            subject = f"{subject}, pool {pool}"
+        named, epoch, columns = checkpoint.pages[pool], checkpoint.epochs[pool], checkpoint.columns[pool]
+        space = snapshot.spaces.get((checkpoint.owner, pool))
         if space is None:
             yield self.mismatch(subject, "no space of its owner", "its owner to live as long")
             return
@@ -114,21 +125,19 @@ class ProtectedPrefix(Checker):
                 subject, f"owner's frontier {space.frontier}", "a frontier that covers the checkpoint"
             )
             return
-        size = snapshot.pools[0].page_size
+        size = snapshot.pools[pool].page_size
         block, column = divmod(checkpoint.frontier - 1, size)
         held = space.pages[block] if block < len(space.pages) else None
-        if held != checkpoint.page:
-            yield self.mismatch(f"{subject}, block {block}", f"page {held}", f"page {checkpoint.page}")
-        if checkpoint.columns != column + 1:
-            yield self.mismatch(f"{subject}, protected columns", checkpoint.columns, column + 1)
-        page = snapshot.pages.get(checkpoint.page)
+        if held != named:
+            yield self.mismatch(f"{subject}, block {block}", f"page {held}", f"page {named}")
+        if columns != column + 1:
+            yield self.mismatch(f"{subject}, protected columns", columns, column + 1)
+        page = snapshot.pages.get(named)
         if page is None:
-            yield self.mismatch(f"{subject}, page {checkpoint.page}", "absent", "to exist")
-        elif page.committed < checkpoint.columns:
+            yield self.mismatch(f"{subject}, page {named}", "absent", "to exist")
+        elif page.committed < columns:
             yield self.mismatch(
-                f"{subject}, page {page.page}", f"{page.committed} columns", f"at least {checkpoint.columns}"
+                f"{subject}, page {page.page}", f"{page.committed} columns", f"at least {columns}"
             )
-        elif page.epoch != checkpoint.epoch:
-            yield self.mismatch(
-                f"{subject}, page {page.page}", f"epoch {page.epoch}", f"epoch {checkpoint.epoch}"
-            )
+        elif page.epoch != epoch:
+            yield self.mismatch(f"{subject}, page {page.page}", f"epoch {page.epoch}", f"epoch {epoch}")

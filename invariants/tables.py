@@ -10,18 +10,20 @@ from kvcrucible.invariants.checker import Checker, Scope
 from kvcrucible.invariants.violation import Violation
 
 
+def _name(row: RowState) -> str:
+    return f"row {row.row}" if row.pool == 0 else f"row {row.row} in pool {row.pool}"
+
+
 class TableMirror(Checker):
-    """Verifies: a leased row maps, in order and without holes, the physical pages of its sequence's Main space, no more
-    and no fewer; a row without a sequence maps nothing; where the engine also keeps the mapping back from physical
-    pages to logical blocks, it holds the row's pages and no other.
+    """Verifies: a leased row of a pool's table maps, in order and without holes, the physical pages of its sequence's
+    space in that pool, no more and no fewer; a row without a sequence maps nothing; where the engine also keeps the
+    mapping back from physical pages to logical blocks, it holds the row's pages and no other.
 
     Does not verify: that the device's copy of the table is the same (the payload checks read through it).
     """
 
     id = "table-mirror"
-    statement = (
-        "A leased row lists exactly the physical pages of its sequence, in order; any other row is empty."
-    )
+    statement = "In each pool a leased row lists exactly its sequence's physical pages in order; other rows are empty."
     source = "4.7"
     needs = frozenset({"pages", "spaces", "rows"})
     premise_part = "rows"
@@ -38,19 +40,19 @@ class TableMirror(Checker):
                 yield from self._judge_inverse(row, row.inverse)
             if row.sequence is None:
                 if row.entries:
-                    yield self.mismatch(f"row {row.row}, not leased", f"entries {row.entries[:8]}", "none")
+                    yield self.mismatch(f"{_name(row)}, not leased", f"entries {row.entries[:8]}", "none")
                 continue
-            space = after.spaces.get((row.sequence, 0))
+            space = after.spaces.get((row.sequence, row.pool))
             if space is not None:
                 yield from self._judge(after, scope, row, space)
 
     def _judge_inverse(self, row: RowState, inverse: tuple[tuple[int, int], ...]) -> Iterator[Violation]:
         due = tuple(sorted((page, block) for block, page in enumerate(row.entries)))
         if inverse != due:
-            yield self.mismatch(f"row {row.row}, mapping back (page, block)", inverse, due)
+            yield self.mismatch(f"{_name(row)}, mapping back (page, block)", inverse, due)
 
     def _judge(self, after: Snapshot, scope: Scope, row: RowState, space: SpaceState) -> Iterator[Violation]:
-        subject = f"row {row.row} of sequence {row.sequence}"
+        subject = f"{_name(row)} of sequence {row.sequence}"
         if len(row.entries) != len(space.pages):
             yield self.mismatch(f"{subject}, entries", len(row.entries), f"{len(space.pages)} pages")
             return
@@ -63,18 +65,16 @@ class TableMirror(Checker):
 
 
 class RowUnique(Checker):
-    """Verifies: every active sequence leases one row and that row names it, so no two have one row; no two active
-    sequences have one session key, and no two continuations.
+    """Verifies: every active sequence leases one row, the same in every pool's table, and that row names it, so no two
+    have one row; no two active sequences have one session key, and no two continuations.
 
     Does not verify: what the rows map (table-mirror).
     """
 
     id = "row-unique"
-    statement = (
-        "Each row, and each session key, belongs to one active sequence at most; row and sequence agree."
-    )
+    statement = "Each row, and each session key, has at most one active sequence; row and sequence agree in every pool."
     source = "4.7, 4.14.9"
-    needs = frozenset({"sequences", "rows"})
+    needs = frozenset({"pools", "sequences", "rows"})
     premise_part = "sequences"
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
@@ -85,15 +85,15 @@ class RowUnique(Checker):
                 if sequence is None or sequence.row != row.row:
                     found = "no active sequence" if sequence is None else f"its row {sequence.row}"
                     yield self.mismatch(
-                        f"row {row.row}, leased to {row.sequence}", found, "a sequence that names this row"
+                        f"{_name(row)}, leased to {row.sequence}", found, "a sequence that names this row"
                     )
         for sequence in snapshot.sequences.values():
-            row_there = snapshot.rows.get(sequence.row)
-            if row_there is None or row_there.sequence != sequence.sequence:
-                found = "no such row" if row_there is None else f"leased to {row_there.sequence}"
-                yield self.mismatch(
-                    f"sequence {sequence.sequence}, row {sequence.row}", found, "leased to it"
-                )
+            for pool in range(len(snapshot.pools)):
+                row_there = snapshot.rows.get((pool, sequence.row))
+                if row_there is None or row_there.sequence != sequence.sequence:
+                    found = "no such row" if row_there is None else f"leased to {row_there.sequence}"
+                    subject = f"sequence {sequence.sequence}, row {sequence.row} in pool {pool}"
+                    yield self.mismatch(subject, found, "leased to it")
         yield from self._sessions(
             "active sequences", [entry.session for entry in snapshot.sequences.values()]
         )
@@ -111,10 +111,10 @@ class RowUnique(Checker):
 
 
 class UnitFrozen(Checker):
-    """Verifies: the rows of a unit in flight map what they mapped when it froze them; its sequences are active, marked
-    in flight and in no other unit; a sequence marked in flight is in one; a cancel is recorded only for such a
-    sequence.  Between its begin and its end, no step changes the unit, a selected row or space, or a page of a selected
-    space.
+    """Verifies: in every pool the rows of a unit in flight map what they mapped when it froze them; its sequences are
+    active, marked in flight and in no other unit; a sequence marked in flight is in one; a cancel is recorded only for
+    such a sequence.  Between its begin and its end, no step changes the unit, a selected row or space, or a page of a
+    selected space.
 
     Does not verify: the payload under the unit (no-stale-read), nor the frontier seen meanwhile (frontier-visibility).
     """
@@ -128,11 +128,15 @@ class UnitFrozen(Checker):
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
         """Judge every unit, and every flag of a sequence that speaks of one."""
-        selected = Counter(owner for unit in snapshot.units.values() for owner, _, _ in unit.work)
-        for owner, times in selected.items():
-            sequence = snapshot.sequences.get(owner)
+        works = Counter(
+            [(owner, pool) for unit in snapshot.units.values() for owner, pool, _, _ in unit.work]
+        )
+        for (owner, pool), times in works.items():
             if times > 1:
-                yield self.mismatch(f"sequence {owner}, works in flight", times, "at most 1")
+                yield self.mismatch(f"sequence {owner}, works in flight in pool {pool}", times, "at most 1")
+        selected = dict.fromkeys([owner for owner, _ in works])
+        for owner in selected:
+            sequence = snapshot.sequences.get(owner)
             if sequence is None or not sequence.in_flight:
                 yield self.mismatch(
                     f"sequence {owner}, in a unit", sequence and "not in flight", "active and in flight"
@@ -162,22 +166,24 @@ class UnitFrozen(Checker):
 
     def _rows(self, snapshot: Snapshot, unit: UnitState) -> Iterator[Violation]:
         frozen = []
-        for row, entries in unit.frozen:
-            now = snapshot.rows.get(row)
-            frozen.append(now.sequence if now else None)
+        for pool, row, entries in unit.frozen:
+            now = snapshot.rows.get((pool, row))
+            frozen.append((now.sequence if now else None, pool))
             if now is None or now.entries != entries:
                 found = now and now.entries[:8]
                 yield self.mismatch(
-                    f"unit {unit.unit}, row {row}", f"entries {found}", f"{entries[:8]} as frozen"
+                    f"unit {unit.unit}, row {row} in pool {pool}",
+                    f"entries {found}",
+                    f"{entries[:8]} as frozen",
                 )
-        work = [owner for owner, _, _ in unit.work]
+        work = [(owner, pool) for owner, pool, _, _ in unit.work]
         if sorted(work, key=str) != sorted(frozen, key=str):
             yield self.mismatch(f"unit {unit.unit}, frozen rows belong to", frozen, f"the selected {work}")
 
     def _untouched(
         self, before: Snapshot, after: Snapshot, scope: Scope, unit: UnitState
     ) -> Iterator[Violation]:
-        selected = {owner for owner, _, _ in unit.work}
+        selected = {owner for owner, _, _, _ in unit.work}
         for key in scope.spaces:
             if key[0] in selected and before.spaces.get(key) != after.spaces.get(key):
                 yield self.mismatch(f"unit {unit.unit}, space of {key[0]}", "changed in flight", "unchanged")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.config import EngineConfig
 from kvcrucible.contract.errors import RefusalKind
 from kvcrucible.contract.operations import Operation, Outcome
@@ -68,7 +69,7 @@ class WatchedEngine:
 
     def __init__(self, config: EngineConfig, full_every: int) -> None:
         self.engine = Engine(config)
-        self.monitor = Monitor(checkers())
+        self.monitor = Monitor(checkers(Capabilities("paged", backends=frozenset())))
         self.operations = self.step_checks = self.full_checks = self.peak_leased = 0
         self._full_every = full_every
         self.last: Snapshot = snapshot(self.engine)

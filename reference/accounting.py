@@ -45,7 +45,7 @@ from kvcrucible.contract.operations import (
 from kvcrucible.contract.semantics import Facts, Row, refusals
 from kvcrucible.contract.tokens import count
 from kvcrucible.reference import acts
-from kvcrucible.reference.books import Books, Entry
+from kvcrucible.reference.books import Books, Entry, Page
 from kvcrucible.reference.inspection import Inspection
 
 #: Something that changes books and returns the operation's value.
@@ -73,20 +73,28 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Books in which some continuations were released and then an act took ``need`` of ``available`` free pages."""
+    """Books in which some continuations were released and then an act took ``need`` of ``available`` free pages, each
+    by pool.
+    """
 
     books: Books
     value: Value
-    need: int
-    available: int
+    need: tuple[int, ...]
+    available: tuple[int, ...]
+
+    @property
+    def slack(self) -> int | None:
+        """Pages that are lacking in the pool that lacks most (below 0: pages to spare); None where none are taken."""
+        found = [need - there for need, there in zip(self.need, self.available, strict=True) if need]
+        return max(found, default=None)
 
 
 class AccountingModel(Inspection):
-    """The expected behaviour of one engine of one pool.
+    """The expected behaviour of one engine.
 
     ``capabilities`` (default: everything) say which operations exist and whether admission reserves the worst case.
     Where it does not, ``BeginUnit`` takes pages from free and truncated pages go back there.  Where there is no
-    ``Release``, nothing is retained and nothing released.  Raises ``BadArgument`` for more than one pool.
+    ``Release``, nothing is retained and nothing released.
     """
 
     def __init__(self, config: EngineConfig, capabilities: Capabilities | None = None) -> None:
@@ -102,7 +110,7 @@ class AccountingModel(Inspection):
         """
         if type(operation).__name__ not in self.capabilities.operations:
             raise ValueError(f"{self.capabilities.engine} has no operation {type(operation).__name__}")
-        return replace(self._outcome(operation), counters=(self.books.counters,))
+        return replace(self._outcome(operation), counters=self.books.counters)
 
     def refusing_row(self, operation: Operation) -> Row | None:
         """The row of the semantics table that refuses the operation now, or makes the request wait; changes nothing.
@@ -116,7 +124,8 @@ class AccountingModel(Inspection):
         return _first_row([(type(operation), self._facts(operation))])
 
     def demand(self, operation: Operation) -> int | None:
-        """Pages that the operation takes less the pages that can be had for it (above 0: too many); changes nothing.
+        """Pages that the operation takes less the pages that can be had for it (above 0: too many), in the pool where
+        that is most; changes nothing.
 
         ``Schedule`` asks for the head of the queue.  Where there are several choices the most modest counts.  None
         where the operation takes no pages or something else refuses it.
@@ -131,11 +140,11 @@ class AccountingModel(Inspection):
         if _first_row(plan.judged):
             return None
         attempts = [self._after_all_releases(choice) for choice in plan.choices]
-        slack = [attempt.need - attempt.available for attempt in attempts if attempt.need]
+        slack = [attempt.slack for attempt in attempts if attempt.slack is not None]
         return min(slack, default=None)
 
-    def available_pages(self) -> int:
-        """Pages that can be had: free now, and after releasing every continuation that may be released."""
+    def available_pages(self) -> tuple[int, ...]:
+        """Pages that can be had in each pool: free now, and after releasing every continuation that may be released."""
         return self._attempt(self._releasable(None), lambda books: None).available
 
     # -- judging -------------------------------------------------------------------------------------------------------
@@ -156,13 +165,15 @@ class AccountingModel(Inspection):
             in_flight=entry.unit is not None,
             pinned=entry.pinned,
             frontier=entry.frontier,
+            backend_frontier=entry.backend if len(self.config.pools) > 1 else None,
             prompt=count(entry.prompt),
             limit=entry.limit,
         )
 
     def _new(self, facts: Facts, limit: int, max_new: int) -> Facts:
         """Add what is known of a sequence that is to grow to ``limit``."""
-        return replace(facts, limit=limit, max_new=max_new, entitlement_pages=self.books.pages(limit))
+        entitlement = tuple(self.books.pages(limit, pool) for pool in self.books.pools)
+        return replace(facts, limit=limit, max_new=max_new, entitlement_pages=entitlement)
 
     def _session_busy(self, session: str | None) -> bool:
         return session is not None and any(entry.session == session for entry in self.books.active.values())
@@ -205,6 +216,7 @@ class AccountingModel(Inspection):
                         replace(
                             self._about(one.sequence),
                             count=one.count,
+                            backend=one.backend,
                             repeated=named.count(one.sequence) > 1,
                         ),
                     )
@@ -236,7 +248,7 @@ class AccountingModel(Inspection):
             consumes = request.consume or (
                 source is not None and request.session is not None and request.session == source.session
             )
-            if source is not None and consumes and hit.length == source.frontier:
+            if source is not None and consumes and set(books.reach(source)) == {hit.length}:
                 yield Choice(
                     lambda books: acts.admit_by_move(books, sequence, found, AdmissionMode.MOVE), hit.source
                 )
@@ -264,7 +276,8 @@ class AccountingModel(Inspection):
             acts.end(books, continuation)
         available = books.free
         value = act(books)
-        return Attempt(books, value, available - books.free, available)
+        need = tuple(there - left for there, left in zip(available, books.free, strict=True))
+        return Attempt(books, value, need, available)
 
     def _after_all_releases(self, choice: Choice) -> Attempt:
         return self._attempt(self._releasable(choice.protected), choice.act)
@@ -292,7 +305,7 @@ class AccountingModel(Inspection):
         victims = self._releasable(choice.protected)
         for number in range(len(victims) + 1):
             attempt = self._attempt(victims[:number], choice.act)
-            if attempt.books.free >= 0:
+            if min(attempt.books.free) >= 0:
                 self.books = attempt.books
                 return Outcome(attempt.value, evicted=tuple(victims[:number]))
         raise AssertionError("what fits after all releases fits after some number of them")
@@ -348,7 +361,8 @@ class AccountingModel(Inspection):
         match operation:
             case Submit(prompt, max_new, session, consume, identity):
                 sequence = books.new_sequence()
-                books.queued[sequence] = Entry(prompt, count(prompt) + max_new, session, identity, consume)
+                limit, nothing = count(prompt) + max_new, [list[Page]() for _ in books.pools]
+                books.queued[sequence] = Entry(prompt, limit, session, identity, consume, pages=nothing)
                 return sequence
             case Lookup(prompt, identity):
                 return books.best_hit(prompt, identity, left_out=frozenset())

@@ -6,6 +6,9 @@ Each act counts pages before and after, and asserts that the change is what the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeAlias
+
 from kvcrucible.contract.operations import (
     AdmissionMode,
     Admitted,
@@ -28,29 +31,36 @@ from kvcrucible.contract.semantics import (
 from kvcrucible.contract.tokens import concat, prefix, span
 from kvcrucible.reference.books import Books, Entry, UnitWork
 
+#: (leased, reserved, free) of each pool.
+Counters: TypeAlias = tuple[tuple[int, int, int], ...]
 
-def _expect(books: Books, before: tuple[int, int, int], change: Change) -> None:
-    assert all(books.reservation(entry) >= 0 for entry in books.active.values())
-    if books.reserves:
-        after = books.counters
-        found = Change(*(new - old for new, old in zip(after, before, strict=True)))
-        assert found == change, f"counted {found}, the formula says {change}"
+
+def _expect(books: Books, before: Counters, changes: Iterable[Change]) -> None:
+    """Assert that each pool's counters have changed as its formula says."""
+    assert all(books.reservation(entry, pool) >= 0 for entry in books.active.values() for pool in books.pools)
+    if not books.reserves:
+        return
+    for pool, (old, new, change) in enumerate(zip(before, books.counters, changes, strict=True)):
+        found = Change(*(b - a for a, b in zip(old, new, strict=True)))
+        assert found == change, f"pool {pool}: counted {found}, the formula says {change}"
 
 
 def begin(books: Books, work: tuple[Work, ...]) -> int:
     """Freeze the rows of ``work`` and lease what they are about to write; return the new unit."""
-    before, new = books.counters, 0
+    before, new = books.counters, [0 for _ in books.pools]
     unit, books.next_unit = books.next_unit, books.next_unit + 1
     works: list[UnitWork] = []
     for one in work:
         entry = books.active[one.sequence]
         end = entry.frontier + one.count
         tokens = span(entry.prompt, entry.frontier, end) if isinstance(one, Prefill) else one.tokens
-        works.append(UnitWork(one.sequence, tokens))
+        backend = end if one.backend is None else entry.backend + one.backend
+        works.append(UnitWork(one.sequence, tokens, backend))
         entry.unit = unit
-        new += books.grow(entry, end)
+        for pool, stop in zip(books.pools, (end, backend), strict=False):
+            new[pool] += books.grow(entry, pool, stop)
     books.units[unit] = tuple(works)
-    _expect(books, before, materialise(new))
+    _expect(books, before, map(materialise, new))
     return unit
 
 
@@ -62,10 +72,13 @@ def end_unit(books: Books, unit: int, commit: bool) -> UnitEnded:
         entry = books.active[work.sequence]
         entry.unit = None
         if commit and not entry.cancelled:
-            entry.tokens = concat(entry.tokens, work.tokens)
-        before, held = books.counters, len(entry.pages)
-        del entry.pages[books.pages(entry.frontier) :]
-        _expect(books, before, dematerialise(held - len(entry.pages)))
+            entry.tokens, entry.backend = concat(entry.tokens, work.tokens), work.backend
+        before, returned = books.counters, []
+        for pool, reach in enumerate(books.reach(entry)):
+            keep = books.pages(reach, pool)
+            returned.append(len(entry.pages[pool]) - keep)
+            del entry.pages[pool][keep:]
+        _expect(books, before, map(dematerialise, returned))
         if entry.cancelled:
             end(books, work.sequence)
             cancelled.append(work.sequence)
@@ -86,6 +99,7 @@ def fork(books: Books, operation: Fork) -> int:
         session=operation.session,
         identity=source.identity,
         tokens=tokens,
+        backend=min(position, source.backend),
         pages=books.shared_by_fork(source, position),
     )
     books.stamp(operation.source)
@@ -93,26 +107,42 @@ def fork(books: Books, operation: Fork) -> int:
     return child
 
 
-def _expect_fork(books: Books, before: tuple[int, int, int], child: Entry) -> None:
-    full, tail = divmod(child.frontier, books.page_size)
-    _expect(books, before, admit_change(books.pages(child.limit), full, tail > 0))
+def _expect_fork(books: Books, before: Counters, child: Entry) -> None:
+    changes = []
+    for pool, reach in enumerate(books.reach(child)):
+        full, tail = divmod(reach, books.page_size[pool])
+        changes.append(admit_change(books.pages(child.limit, pool), full, tail > 0))
+    _expect(books, before, changes)
 
 
 def truncate(books: Books, operation: Truncate) -> None:
     """Cut an active sequence; private pages return to its reservation, lost shared ones are reserved anew."""
     before = books.counters
-    pages = books.active[operation.sequence].pages
-    dropped = pages[books.pages(operation.position) :]
-    shared = sum(map(books.is_shared, dropped))
+    dropped = _beyond(books, books.active[operation.sequence], operation.position)
     copied = books.cut(operation.sequence, operation.position)
-    _expect(books, before, truncate_change(len(dropped) - shared, shared, copied))
+    changes = [
+        truncate_change(private, shared, tail)
+        for (private, shared), tail in zip(dropped, copied, strict=True)
+    ]
+    _expect(books, before, changes)
+
+
+def _beyond(books: Books, entry: Entry, position: int) -> list[tuple[int, int]]:
+    """Count, for each pool, the (private, shared) pages that lie wholly beyond ``position``."""
+    found = []
+    for pool, held in enumerate(entry.pages):
+        beyond = held[books.pages(position, pool) :]
+        shared = sum([books.is_shared(page, pool) for page in beyond])
+        found.append((len(beyond) - shared, shared))
+    return found
 
 
 def admit_cold(books: Books, sequence: int) -> Admitted:
     """Make the request active with nothing but its reservation."""
     before = books.counters
     entry = books.active[sequence] = books.queued.pop(sequence)
-    _expect(books, before, admit_change(books.pages(entry.limit), 0, tail_copied=False))
+    changes = [admit_change(books.pages(entry.limit, pool), 0, tail_copied=False) for pool in books.pools]
+    _expect(books, before, changes)
     return Admitted(sequence, AdmissionMode.COLD)
 
 
@@ -120,7 +150,7 @@ def admit_by_fork(books: Books, sequence: int, hit: Hit) -> Admitted:
     """Make the request active on pages that the hit's owner keeps."""
     before = books.counters
     entry = books.active[sequence] = books.queued.pop(sequence)
-    entry.tokens = prefix(entry.prompt, hit.length)
+    entry.tokens, entry.backend = prefix(entry.prompt, hit.length), hit.length
     entry.pages = books.shared_by_fork(books.holders()[hit.source], hit.length)
     books.stamp(hit.source)
     _expect_fork(books, before, entry)
@@ -130,29 +160,30 @@ def admit_by_fork(books: Books, sequence: int, hit: Hit) -> Admitted:
 def admit_by_move(books: Books, sequence: int, hit: Hit, mode: AdmissionMode) -> Admitted:
     """Cut the source to the hit (nothing is cut where the hit is its whole frontier) and give all that it has on."""
     before = books.counters
-    pages = books.continuations[hit.source].pages
-    beyond = pages[books.pages(hit.length) :]
-    private = sum(not books.is_shared(page) for page in beyond)
+    beyond = _beyond(books, books.continuations[hit.source], hit.length)
     copied = books.cut(hit.source, hit.length)
     source = books.continuations.pop(hit.source)
     books.hand_over(hit.source, sequence)
     entry = books.active[sequence] = books.queued.pop(sequence)
-    entry.tokens, entry.pages = source.tokens, source.pages
-    kept = len(entry.pages) - copied
-    _expect(books, before, release(private) + admit_change(books.pages(entry.limit), kept, copied))
+    entry.tokens, entry.backend, entry.pages = source.tokens, source.backend, source.pages
+    changes = []
+    for pool, ((private, _), tail) in enumerate(zip(beyond, copied, strict=True)):
+        kept = len(entry.pages[pool]) - tail
+        changes.append(release(private) + admit_change(books.pages(entry.limit, pool), kept, tail))
+    _expect(books, before, changes)
     return Admitted(sequence, mode, hit.source, hit.length)
 
 
 def retain(books: Books, sequence: int) -> bool:
-    """Keep an active sequence as a continuation if it has a token; return whether it was kept."""
-    if books.active[sequence].frontier == 0:
+    """Keep an active sequence as a continuation if every pool has a token; return whether it was kept."""
+    if books.common(books.active[sequence]) == 0:
         end(books, sequence)
         return False
-    before, unused = books.counters, books.reservation(books.active[sequence])
+    before, unused = books.counters, _unused(books, sequence)
     entry = books.continuations[sequence] = books.active.pop(sequence)
     books.mark(sequence)
     books.stamp(sequence)
-    _expect(books, before, end_change(0, unused, retained=True))
+    _expect(books, before, [end_change(0, pages, retained=True) for pages in unused])
     for other, older in list(books.continuations.items()):
         if other != sequence and entry.session is not None and older.session == entry.session:
             end(books, other)
@@ -161,10 +192,18 @@ def retain(books: Books, sequence: int) -> bool:
 
 def end(books: Books, sequence: int) -> None:
     """Drop a queued, active or retained sequence with all that it alone holds."""
-    before = books.counters
-    unused = books.reservation(books.active[sequence]) if sequence in books.active else 0
+    before, unused = books.counters, _unused(books, sequence)
     entry = books.entry(sequence)
     assert entry is not None, sequence
-    exclusive = sum(not books.is_shared(page) for page in entry.pages)
+    exclusive = [private for private, _ in _beyond(books, entry, 0)]
     books.drop(sequence)
-    _expect(books, before, end_change(exclusive, unused, retained=False))
+    changes = [
+        end_change(private, pages, retained=False) for private, pages in zip(exclusive, unused, strict=True)
+    ]
+    _expect(books, before, changes)
+
+
+def _unused(books: Books, sequence: int) -> list[int]:
+    """What each pool has promised the sequence beyond what it holds; nothing where it is not active."""
+    entry = books.active.get(sequence)
+    return [0 if entry is None else books.reservation(entry, pool) for pool in books.pools]

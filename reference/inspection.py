@@ -21,6 +21,10 @@ class Inspection:
         """Queued requests, the head first."""
         return list(self.books.queued)
 
+    def consuming(self) -> frozenset[int]:
+        """Queued requests that may take a continuation whatever its session."""
+        return frozenset([name for name, entry in self.books.queued.items() if entry.consume])
+
     def sequences(self) -> list[int]:
         """Active sequences."""
         return sorted(self.books.active)
@@ -56,8 +60,12 @@ class Inspection:
         return self._entry(sequence).tokens
 
     def frontier(self, sequence: int) -> int:
-        """Number of committed tokens."""
+        """Number of tokens committed in Main."""
         return self._entry(sequence).frontier
+
+    def reach(self, sequence: int) -> tuple[int, ...]:
+        """Number of positions committed in each pool."""
+        return self.books.reach(self._entry(sequence))
 
     def prompt(self, sequence: int) -> int:
         """Prompt length, in tokens."""
@@ -96,18 +104,18 @@ class Inspection:
         """Whether a unit has selected the sequence."""
         return self._entry(sequence).unit is not None
 
-    def reserved(self, sequence: int) -> int:
+    def reserved(self, sequence: int, pool: int = 0) -> int:
         """Pages promised to an active sequence and not yet leased."""
-        return self.books.reservation(self.books.active[sequence])
+        return self.books.reservation(self.books.active[sequence], pool)
 
-    def pages_of(self, sequence: int) -> tuple[int, int]:
+    def pages_of(self, sequence: int, pool: int = 0) -> tuple[int, int]:
         """(private, shared) pages that the sequence holds."""
-        shared = self.shared_pages(sequence)
-        return len(self._entry(sequence).pages) - shared, shared
+        shared = self.shared_pages(sequence, pool)
+        return len(self._entry(sequence).pages[pool]) - shared, shared
 
-    def shared_pages(self, sequence: int) -> int:
+    def shared_pages(self, sequence: int, pool: int = 0) -> int:
         """Pages that the sequence holds and somebody else too; they are its first ones."""
-        return sum(map(self.books.is_shared, self._entry(sequence).pages))
+        return sum([self.books.is_shared(page, pool) for page in self._entry(sequence).pages[pool]])
 
     def _entry(self, sequence: int) -> Entry:
         entry = self.books.entry(sequence)

@@ -15,7 +15,7 @@ HOLE = -1
 
 
 class Storage(Protocol):
-    """Effects on the planes and block tables of one or more pools.
+    """Effects on the planes and block tables of one pool; an engine has one storage for each of its pools.
 
     An argument that is out of range raises ``BadArgument`` and changes nothing.
     """

@@ -9,7 +9,7 @@ Verifies nothing: whatever the book answers is the harness speaking to itself, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvcrucible.contract.config import EngineConfig, pages_for
 from kvcrucible.contract.errors import REFUSALS
@@ -96,8 +96,8 @@ class Book:
             max_new=operation.max_new,
             limit=limit,
             max_context=self._config.max_context,
-            entitlement_pages=pages_for(limit, pool.page_size),
-            capacity_pages=pool.capacity_pages,
+            entitlement_pages=(pages_for(limit, pool.page_size),),
+            capacity_pages=(pool.capacity_pages,),
         )
         _refuse(Submit, facts)
         sequence, self._next_sequence = self._next_sequence, self._next_sequence + 1
@@ -136,7 +136,7 @@ class Book:
         """Check a unit of one work; changes nothing, so that the engine can still refuse its pages."""
         _refuse(BeginUnit, Facts(empty=not work))
         (item,) = work
-        _refuse(type(item), self._facts(item.sequence, item.count))
+        _refuse(type(item), replace(self._facts(item.sequence, item.count), backend=item.backend))
         record = self._records[item.sequence]
         assert record.row is not None, "an active sequence has a row"
         if isinstance(item, Prefill):
@@ -226,7 +226,7 @@ class Book:
     def unit_states(self) -> dict[int, UnitState]:
         """Units in flight as a snapshot shows them."""
         return {
-            number: UnitState(number, ((unit.sequence, unit.start, unit.stop),), ((unit.row, entries),))
+            number: UnitState(number, ((unit.sequence, 0, unit.start, unit.stop),), ((0, unit.row, entries),))
             for number, (unit, entries) in self._units.items()
         }
 

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 class PagedAdapter:
     """The paged engine at ledger depth."""
 
-    def __init__(self, setting: Setting, storage: Storage | None = None) -> None:
+    def __init__(self, setting: Setting, storages: Sequence[Storage] | None = None) -> None:
         self.capabilities = Capabilities("paged", payload=False, raw_write=False)
         self.stream: ImmediateStream | SimulatedStream = (
             SimulatedStream() if setting.lagging else ImmediateStream()
         )
-        self.engine = Engine(setting.engine_config(), storage, self.stream, token_hash(setting.hash_bits))
+        self.engine = Engine(setting.engine_config(), storages, self.stream, token_hash(setting.hash_bits))
 
     def execute(self, operation: Operation) -> Outcome:
         """Carry out one operation."""
@@ -66,35 +66,34 @@ class PagedAdapter:
 
 
 class PagedPayloadAdapter(PagedAdapter):
-    """The paged engine over a torch storage, at payload depth."""
+    """The paged engine over one torch storage for each pool, at payload depth."""
 
-    def __init__(self, setting: Setting, storage: TorchStorage) -> None:
-        super().__init__(setting, storage)
+    def __init__(self, setting: Setting, storages: Sequence[TorchStorage]) -> None:
+        super().__init__(setting, storages)
         self.capabilities = Capabilities("paged")
-        self.storage = storage
-        self.layers = storage.geometry.layers
+        self.storages = storages
+        self.layers = storages[0].geometry.layers
 
-    def write(self, sequence: int, start: int, layer: int, keys: Rows, values: Rows) -> None:
+    def write(self, sequence: int, start: int, layer: int, keys: Rows, values: Rows, pool: int = 0) -> None:
         """Queue the write of rows through the block table, as a model's forward pass would."""
         import torch
 
         row = self.engine.sequences[sequence].row
         k, v = (torch.from_numpy(rows).to(torch.float32) for rows in (keys, values))
-        self.stream.submit(partial(self.storage.append, layer, [row], [start], [len(keys)], k, v))
+        self.stream.submit(partial(self.storages[pool].append, layer, [row], [start], [len(keys)], k, v))
 
-    def read(self, owner: int, layer: int, stop: int) -> tuple[Rows, Rows]:
+    def read(self, owner: int, layer: int, stop: int, pool: int = 0) -> tuple[Rows, Rows]:
         """Return rows: of an active sequence through the device's block table, of a continuation by its pages."""
         active = self.engine.sequences.get(owner)
         if active is not None:
-            k, v = self.storage.read_row(layer, active.row, 0, stop)
+            k, v = self.storages[pool].read_row(layer, active.row, 0, stop)
         else:
-            k, v = self.storage.read_pages(
-                layer, self.engine.cache.continuations[owner].spaces[0].devices(), 0, stop
-            )
+            pages = self.engine.cache.continuations[owner].spaces[pool].devices()
+            k, v = self.storages[pool].read_pages(layer, pages, 0, stop)
         return k.double().numpy(), v.double().numpy()
 
     def attend(
-        self, owners: Sequence[int], layer: int, queries: Rows
+        self, owners: Sequence[int], layer: int, queries: Rows, pool: int = 0
     ) -> tuple[Rows, NDArray[np.float64]] | None:
         """Return paged decode attention over the device's block tables: one query at each owner's last position."""
         import torch
@@ -102,19 +101,20 @@ class PagedPayloadAdapter(PagedAdapter):
         from kvcrucible.engine.kernels.api import paged_attention
 
         records = [self.engine.sequences[owner] for owner in owners]
-        lengths = [record.frontier for record in records]
+        lengths = [record.spaces[pool].frontier for record in records]
         rows = [record.row for record in records]
         q = torch.from_numpy(queries).to(torch.float32)
-        out, lse = paged_attention(q, self.storage.layer_view(layer), rows, [1] * len(rows), lengths)
+        view = self.storages[pool].layer_view(layer)
+        out, lse = paged_attention(q, view, rows, [1] * len(rows), lengths)
         return out.double().numpy(), lse.double().numpy()
 
-    def device_row(self, sequence: int) -> tuple[int, ...]:
+    def device_row(self, sequence: int, pool: int = 0) -> tuple[int, ...]:
         """Return the device's row; the caller has let all effects take place."""
-        entries = self.storage.table_row(self.engine.sequences[sequence].row)
+        entries = self.storages[pool].table_row(self.engine.sequences[sequence].row)
         while entries and entries[-1] == HOLE:
             entries.pop()
         return tuple(entries)
 
-    def poison(self, page: int, first: int, stop: int, value: float) -> None:
+    def poison(self, page: int, first: int, stop: int, value: float, pool: int = 0) -> None:
         """Queue a raw write, in stream order like any other effect (DESIGN 4.14.14)."""
-        self.stream.submit(partial(self.storage.raw_write, page, first, stop, value))
+        self.stream.submit(partial(self.storages[pool].raw_write, page, first, stop, value))

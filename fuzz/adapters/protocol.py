@@ -36,31 +36,31 @@ class EngineAdapter(Protocol):
 
 
 class PayloadAdapter(EngineAdapter, Protocol):
-    """An engine whose rows can be written and read back."""
+    """An engine whose rows can be written and read back, in each of its pools."""
 
     layers: int
 
-    def write(self, sequence: int, start: int, layer: int, keys: Rows, values: Rows) -> None:
+    def write(self, sequence: int, start: int, layer: int, keys: Rows, values: Rows, pool: int = 0) -> None:
         """Queue the write of rows ``[n, Hkv, D]`` at positions from ``start`` of a sequence that a unit has
         selected.
         """
 
-    def read(self, owner: int, layer: int, stop: int) -> tuple[Rows, Rows]:
+    def read(self, owner: int, layer: int, stop: int, pool: int = 0) -> tuple[Rows, Rows]:
         """Return the rows ``[stop, Hkv, D]`` of an active or retained sequence; device effects have taken place."""
 
     def attend(
-        self, owners: Sequence[int], layer: int, queries: Rows
+        self, owners: Sequence[int], layer: int, queries: Rows, pool: int = 0
     ) -> tuple[Rows, NDArray[np.float64]] | None:
         """Return the engine's own decode attention: (out ``[N, Hq, D]``, lse ``[N, Hq]``) of one query ``[N, Hq,
-        D]`` at the last committed position of each active owner.  None where the engine has no attention of its
+        D]`` at the last position that the pool has of each active owner.  None where the engine has no attention of its
         own.
         """
 
-    def device_row(self, sequence: int) -> tuple[int, ...] | None:
+    def device_row(self, sequence: int, pool: int = 0) -> tuple[int, ...] | None:
         """Return the device's own block-table row with trailing holes cut off, None where there is none to read."""
 
-    def poison(self, page: int, first: int, stop: int, value: float) -> None:
-        """Queue a raw write of ``value`` into columns ``[first, stop)`` of a physical page."""
+    def poison(self, page: int, first: int, stop: int, value: float, pool: int = 0) -> None:
+        """Queue a raw write of ``value`` into columns ``[first, stop)`` of a physical page of a pool."""
 
     def run_effects(self, count: int) -> int:
         """Let up to ``count`` queued device effects take place; return how many did."""

@@ -35,15 +35,19 @@ def _paged(setting: Setting) -> EngineAdapter:
     from kvcrucible.fuzz.adapters.paged import PagedPayloadAdapter
 
     config = setting.engine_config()
-    storage = TorchStorage(
-        storage_profile(setting.profile),
-        PAYLOAD_GEOMETRY,
-        setting.capacity_pages,
-        setting.page_size,
-        setting.max_concurrency,
-        config.max_blocks_per_row,
-    )
-    return PagedPayloadAdapter(setting, storage)
+    storages = [
+        TorchStorage(
+            storage_profile(setting.profile),
+            PAYLOAD_GEOMETRY,
+            spec.capacity_pages,
+            spec.page_size,
+            setting.max_concurrency,
+            config.blocks_per_row(pool),
+            pool=pool,
+        )
+        for pool, spec in enumerate(config.pools)
+    ]
+    return PagedPayloadAdapter(setting, storages)
 
 
 def _torch_paged(setting: Setting) -> EngineAdapter:

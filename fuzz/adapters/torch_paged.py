@@ -80,6 +80,7 @@ class TorchPagedAdapter:
             reserves=False,
             aborts=False,
             works_per_unit=1,
+            backends=frozenset(),
             snapshot_parts=PARTS,
             unchecked=UNCHECKED,
         )
@@ -94,6 +95,8 @@ class TorchPagedAdapter:
         self._caches = [
             (torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)) for _ in range(self.layers)
         ]
+        if setting.backend is not None:
+            raise InputError(f"{ENGINE} has one pool, not a {setting.backend} pool beside it")
         self._setting, self._book = setting, Book(setting.engine_config())
 
     # -- operations ----------------------------------------------------------------------------------------------------
@@ -170,7 +173,7 @@ class TorchPagedAdapter:
             },
             sequences={sequence: book.sequence_state(sequence) for sequence in owners.values()},
             rows={
-                row: RowState(row, owners.get(row), mapped, self._inverse(row))
+                (0, row): RowState(0, row, owners.get(row), mapped, self._inverse(row))
                 for row, mapped in enumerate(entries)
             },
             units=book.unit_states(),
@@ -206,14 +209,14 @@ class TorchPagedAdapter:
 
     # -- payload -------------------------------------------------------------------------------------------------------
 
-    def write(self, sequence: int, start: int, layer: int, keys: Rows, values: Rows) -> None:
+    def write(self, sequence: int, start: int, layer: int, keys: Rows, values: Rows, pool: int = 0) -> None:
         """Write rows by ``assign``."""
         keys_cache, values_cache = self._caches[layer]
         k, v = (torch.from_numpy(rows).to(keys_cache.dtype).transpose(0, 1)[None] for rows in (keys, values))
         positions = torch.arange(start, start + len(keys))[None]
         self.paged.assign(self._index(sequence), positions, k, v, keys_cache, values_cache)
 
-    def read(self, owner: int, layer: int, stop: int) -> tuple[Rows, Rows]:
+    def read(self, owner: int, layer: int, stop: int, pool: int = 0) -> tuple[Rows, Rows]:
         """Return rows gathered through the page table, the class having no read of its own."""
         positions = torch.arange(stop)
         mapped = self.paged.page_table[self._index(owner)[0]]
@@ -225,7 +228,7 @@ class TorchPagedAdapter:
         return k, v
 
     def attend(
-        self, owners: Sequence[int], layer: int, queries: Rows
+        self, owners: Sequence[int], layer: int, queries: Rows, pool: int = 0
     ) -> tuple[Rows, NDArray[np.float64]] | None:
         """Return eager flex attention over the whole cache: even layers through the converted block mask, odd layers
         through the converted score function.
@@ -252,7 +255,7 @@ class TorchPagedAdapter:
             out, aux = flex_attention(q, k, v, enable_gqa=True, return_aux=AuxRequest(lse=True), **how)
         return out[rows, :, 0].double().numpy(), aux.lse[rows, :, 0].double().numpy()
 
-    def device_row(self, sequence: int) -> tuple[int, ...]:
+    def device_row(self, sequence: int, pool: int = 0) -> tuple[int, ...]:
         """Return the physical pages of a sequence as ``convert_logical_block_mask`` gives them to the kernel."""
         mask = self._converted(self._index(sequence), torch.tensor([self._book.reach(sequence)[1]]))
         visited = int(mask.kv_num_blocks[0, 0, 0])
@@ -273,7 +276,7 @@ class TorchPagedAdapter:
     def _index(self, sequence: int) -> torch.Tensor:
         return torch.tensor([self._book.row(sequence)])
 
-    def poison(self, page: int, first: int, stop: int, value: float) -> None:
+    def poison(self, page: int, first: int, stop: int, value: float, pool: int = 0) -> None:
         """Fill columns of a physical page in every cache."""
         begin = page * self.paged.page_size
         for cache in (cache for pair in self._caches for cache in pair):

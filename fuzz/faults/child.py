@@ -13,6 +13,7 @@ import traceback
 from pathlib import Path
 
 from kvcrucible.contract.errors import ExitStatus
+from kvcrucible.contract.planes import BACKENDS
 from kvcrucible.fuzz.faults.catalogue import fault
 from kvcrucible.fuzz.faults.overlay import plant
 
@@ -35,6 +36,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("fault")
     parser.add_argument("--depth", action="append", default=[])
     parser.add_argument("--examples", type=int, default=300)
+    parser.add_argument(
+        "--backend", choices=BACKENDS, default=None, help="this pool beside Main; else any or none"
+    )
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=None, help="folder for the reproduction")
@@ -52,7 +56,8 @@ def _campaign(options: argparse.Namespace) -> ExitStatus:
 
     keep_out_of_the_working_folder()
     depths = tuple(Depth(depth) for depth in options.depth) or default_depths()
-    report = run(Plan("paged", depths, options.examples, options.steps, options.seed))
+    backends = (None, *BACKENDS) if options.backend is None else (options.backend,)
+    report = run(Plan("paged", depths, options.examples, options.steps, options.seed, backends=backends))
     path = None
     if report.failure is not None and options.out is not None:
         path = write(options.out, report.failure.setting, report.failure.steps, report.failure.violations)

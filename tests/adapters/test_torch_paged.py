@@ -171,16 +171,16 @@ def test_ledger_depth_and_unknown_profiles_are_refused() -> None:
 def test_snapshot_is_the_classs_own_tables(adapter: Any) -> None:
     start(adapter, 0, 6)
     shown = adapter.snapshot()
-    assert shown.rows[0].entries == tuple(adapter.paged.page_table[0, :2].tolist())
-    assert shown.rows[0].inverse == ((0, 1), (1, 0))
+    assert shown.rows[0, 0].entries == tuple(adapter.paged.page_table[0, :2].tolist())
+    assert shown.rows[0, 0].inverse == ((0, 1), (1, 0))
     assert [page.device for page in shown.pages.values()] == [1, 0]
     assert shown.spaces[0, 0].pages == (0, 1)
     assert (shown.spaces[0, 0].frontier, shown.spaces[0, 0].provisional) == (0, 6)
     assert shown.free_pages == (tuple(adapter.paged.empty_pages),)
-    assert shown.units[0].frozen == ((0, (1, 0)),)
+    assert shown.units[0].frozen == ((0, 0, (1, 0)),)
     # What is not the book's is read anew: a table that is tampered with shows.
     adapter.paged.page_table[1, 0] = 3
-    assert adapter.snapshot().rows[1].entries == (3,)
+    assert adapter.snapshot().rows[0, 1].entries == (3,)
     assert adapter.snapshot().pages[4].references == 0
 
 
@@ -200,6 +200,7 @@ def test_what_cannot_be_checked_is_said(adapter: Any) -> None:
     assert set(inapplicable(capabilities)) == {
         "protected-prefix",
         "exact-prefix-identity",
+        "backend-not-ahead",
         "completion-guarantee",
     }
     assert len(capabilities.unchecked) >= 5

@@ -69,7 +69,7 @@ def _state(inverse: tuple[tuple[int, int], ...] | None, frontier: int = 8) -> Sn
         pages={},
         spaces={(7, 0): SpaceState(7, 0, (0, 1), frontier, frontier)},
         sequences={7: _SEQUENCE},
-        rows={0: RowState(0, 7, (1, 0), inverse)},
+        rows={(0, 0): RowState(0, 0, 7, (1, 0), inverse)},
     )
 
 

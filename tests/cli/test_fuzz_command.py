@@ -81,7 +81,7 @@ def test_a_violation_prints_the_sequence_and_writes_a_test(tmp_path: Path) -> No
     )
     assert done.returncode == ExitStatus.VIOLATION, done.stderr
     assert "minimal sequence" in done.stdout
-    assert "Fork(" in done.stdout
+    assert "BeginUnit(" in done.stdout
     (path,) = tmp_path.glob("test_*.py")
     mended = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)],

@@ -18,7 +18,7 @@ from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.observe import drain, snapshot
 
 #: Two pools, so that counters are vectors; few pages, so that eviction and sharing are frequent.
-CONFIG = EngineConfig((PoolSpec("main", 24, 4), PoolSpec("mtp", 40, 4)), max_context=64, max_concurrency=5)
+CONFIG = EngineConfig((PoolSpec("main", 24, 4), PoolSpec("mtp", 20, 8)), max_context=64, max_concurrency=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +86,15 @@ class Walker:
 
     def _work(self, sequence: int) -> Work:
         record = self.engine.sequences[sequence]
+        left = record.prompt - record.frontier
+        most = left if record.prefilling else max(1, min(6, record.limit - record.frontier))
+        count = self.random.randint(1, most)
+        behind = record.frontier - record.spaces[1].frontier
+        backend = self.random.choice([None, None, self.random.randint(0, behind + count)])
         if record.prefilling:
-            return Prefill(sequence, self.random.randint(1, record.prompt - record.frontier))
+            return Prefill(sequence, count, backend)
         self.written += 1
-        return Append(
-            sequence,
-            run(self.written, 0, self.random.randint(1, max(1, min(6, record.limit - record.frontier)))),
-        )
+        return Append(sequence, run(self.written, 0, count), backend)
 
     def _end(self) -> None:
         if self.engine.units:

@@ -20,7 +20,7 @@ Corruption = Callable[[Snapshot, Random], Snapshot | None]
 CORRUPTIONS: dict[str, tuple[str, Corruption]] = {}
 
 
-def _breaks(invariant: str) -> Callable[[Corruption], Corruption]:
+def breaks(invariant: str) -> Callable[[Corruption], Corruption]:
     def add(corruption: Corruption) -> Corruption:
         CORRUPTIONS[corruption.__name__] = (invariant, corruption)
         return corruption
@@ -59,7 +59,7 @@ def _always(entry: Any, snapshot: Snapshot) -> bool:
     return True
 
 
-def _define(
+def define(
     name: str,
     invariant: str,
     part: str,
@@ -72,7 +72,7 @@ def _define(
 # -- pools -------------------------------------------------------------------------------------------------------------
 
 
-@_breaks("pool-conservation")
+@breaks("pool-conservation")
 def counter_lost(snapshot: Snapshot, random: Random) -> Snapshot | None:
     """A page that no counter counts."""
     index = random.randrange(len(snapshot.pools))
@@ -81,7 +81,7 @@ def counter_lost(snapshot: Snapshot, random: Random) -> Snapshot | None:
     return replace(snapshot, pools=tuple(pools))
 
 
-@_breaks("pool-conservation")
+@breaks("pool-conservation")
 def leased_counted_as_reserved(snapshot: Snapshot, random: Random) -> Snapshot | None:
     """The sum holds, the parts do not."""
     pool = snapshot.pools[0]
@@ -89,7 +89,7 @@ def leased_counted_as_reserved(snapshot: Snapshot, random: Random) -> Snapshot |
     return replace(snapshot, pools=(wrong, *snapshot.pools[1:]))
 
 
-_define(
+define(
     "reservation_lost",
     "pool-conservation",
     "sequences",
@@ -97,7 +97,7 @@ _define(
 )
 
 
-@_breaks("lease-unique")
+@breaks("lease-unique")
 def leased_twice(snapshot: Snapshot, random: Random) -> Snapshot | None:
     """Two logical pages on one physical page."""
     mine = [page for page in snapshot.pages.values() if page.pool == 0]
@@ -107,43 +107,41 @@ def leased_twice(snapshot: Snapshot, random: Random) -> Snapshot | None:
     return put(snapshot, "pages", thief.page, replace(thief, device=victim.device))
 
 
-_define(
+define(
     "lease_beyond_pool",
     "lease-unique",
     "pages",
     lambda p, s: replace(p, device=s.pools[p.pool].capacity),
 )
-_define(
-    "references_too_many", "refcount-exact", "pages", lambda p, _: replace(p, references=p.references + 1)
-)
-_define("references_too_few", "refcount-exact", "pages", lambda p, _: replace(p, references=p.references - 1))
-_define("page_dropped", "refcount-exact", "pages", lambda p, _: None)
+define("references_too_many", "refcount-exact", "pages", lambda p, _: replace(p, references=p.references + 1))
+define("references_too_few", "refcount-exact", "pages", lambda p, _: replace(p, references=p.references - 1))
+define("page_dropped", "refcount-exact", "pages", lambda p, _: None)
 
 
-@_breaks("refcount-exact")
+@breaks("refcount-exact")
 def orphan_page(snapshot: Snapshot, random: Random) -> Snapshot | None:
     """A page that nobody holds."""
     free = set(range(snapshot.pools[0].capacity)) - {p.device for p in snapshot.pages.values() if p.pool == 0}
     return put(snapshot, "pages", 10_000, PageState(10_000, 0, 0, 0, 0, min(free), 10_000)) if free else None
 
 
-_define(
+define(
     "page_held_twice",
     "refcount-exact",
     "spaces",
     lambda s, _: replace(s, pages=(*s.pages, s.pages[0])),
     lambda s, _: len(s.pages) > 0,
 )
-_define(
+define(
     "page_of_other_pool",
     "pool-isolation",
     "pages",
     lambda p, _: replace(p, pool=1 - p.pool),
 )
-_define("page_of_no_pool", "pool-isolation", "pages", lambda p, _: replace(p, pool=7))
+define("page_of_no_pool", "pool-isolation", "pages", lambda p, _: replace(p, pool=7))
 
 
-@_breaks("no-leak-at-quiescence")
+@breaks("no-leak-at-quiescence")
 def leak_at_quiescence(snapshot: Snapshot, random: Random) -> Snapshot | None:
     """Everything has ended, and what was held is still there."""
     if not snapshot.pages:
@@ -153,14 +151,14 @@ def leak_at_quiescence(snapshot: Snapshot, random: Random) -> Snapshot | None:
 
 # -- sharing -----------------------------------------------------------------------------------------------------------
 
-_define(
+define(
     "partial_page_shared",
     "single-writer",
     "pages",
     lambda p, _: replace(p, references=2),
     lambda p, s: p.committed < s.pools[p.pool].page_size,
 )
-_define(
+define(
     "frontier_inside_shared_page",
     "single-writer",
     "spaces",
@@ -169,108 +167,111 @@ _define(
         bool(space.pages) and space.frontier == space.provisional and s.pages[space.pages[-1]].references > 1
     ),
 )
-_define(
+define(
     "shared_page_rewritten",
     "shared-immutable",
     "pages",
     lambda p, _: replace(p, epoch=p.epoch + 1),
     lambda p, _: p.references > 1,
 )
-_define(
+define(
     "checkpoint_beyond_owner",
     "protected-prefix",
     "checkpoints",
     lambda c, _: replace(c, frontier=c.frontier + 99),
 )
-_define("checkpoint_of_nobody", "protected-prefix", "checkpoints", lambda c, _: replace(c, owner=9_999))
-_define(
+define("checkpoint_of_nobody", "protected-prefix", "checkpoints", lambda c, _: replace(c, owner=9_999))
+define(
     "checkpoint_on_other_page",
     "protected-prefix",
     "checkpoints",
-    lambda c, _: replace(c, page=c.page + 9_999),
+    lambda c, _: replace(c, pages=tuple(page + 9_999 for page in c.pages)),
 )
-_define(
-    "checkpoint_of_old_epoch", "protected-prefix", "checkpoints", lambda c, _: replace(c, epoch=c.epoch + 1)
+define(
+    "checkpoint_of_old_epoch",
+    "protected-prefix",
+    "checkpoints",
+    lambda c, _: replace(c, epochs=tuple(epoch + 1 for epoch in c.epochs)),
 )
-_define(
+define(
     "checkpoint_of_wrong_columns",
     "protected-prefix",
     "checkpoints",
-    lambda c, _: replace(c, columns=c.columns + 1),
+    lambda c, _: replace(c, columns=(c.columns[0] + 1, *c.columns[1:])),
 )
-_define(
+define(
     "protected_page_rewritten",
     "protected-prefix",
     "pages",
     lambda p, _: replace(p, epoch=p.epoch + 1),
-    lambda p, s: any(c.page == p.page for c in s.checkpoints.values()),
+    lambda p, s: any(p.page in c.pages for c in s.checkpoints.values()),
 )
 
 # -- frontiers ---------------------------------------------------------------------------------------------------------
 
-_define(
+define(
     "frontier_beyond_provisional",
     "frontier-bounds",
     "spaces",
     lambda s, _: replace(s, frontier=s.provisional + 1),
 )
-_define(
+define(
     "provisional_without_unit",
     "frontier-bounds",
     "spaces",
     lambda s, _: replace(s, provisional=s.provisional + 1),
     lambda s, state: not _in_flight(s, state),
 )
-_define(
+define(
     "limit_passed",
     "frontier-bounds",
     "sequences",
     lambda q, s: replace(q, limit=s.spaces[q.sequence, 0].provisional - 1),
 )
-_define("columns_short", "frontier-bounds", "pages", lambda p, _: replace(p, committed=p.committed - 1))
-_define("columns_beyond", "frontier-bounds", "pages", lambda p, _: replace(p, committed=p.committed + 1))
-_define(
+define("columns_short", "frontier-bounds", "pages", lambda p, _: replace(p, committed=p.committed - 1))
+define("columns_beyond", "frontier-bounds", "pages", lambda p, _: replace(p, committed=p.committed + 1))
+define(
     "token_forgotten",
     "frontier-bounds",
     "sequences",
     lambda q, s: replace(q, tokens=prefix(q.tokens, s.spaces[q.sequence, 0].frontier - 1)),
     lambda q, s: s.spaces[q.sequence, 0].frontier > 0,
 )
-_define(
+define(
     "unit_seen_early",
     "frontier-visibility",
     "units",
-    lambda u, _: replace(u, work=((u.work[0][0], u.work[0][1] - 1, u.work[0][2]), *u.work[1:])),
+    lambda u, _: replace(u, work=((*u.work[0][:2], u.work[0][2] - 1, u.work[0][3]), *u.work[1:])),
 )
 
 
-@_breaks("frontier-visibility")
+@breaks("frontier-visibility")
 def frontier_moved_in_flight(snapshot: Snapshot, random: Random) -> Snapshot | None:
     """A unit in flight whose provisional frontier is visible as the committed one."""
     for unit in snapshot.units.values():
-        owner, _, last = unit.work[0]
+        owner, _, _, last = unit.work[0]
         space = snapshot.spaces[owner, 0]
         return put(snapshot, "spaces", (owner, 0), replace(space, frontier=last))
     return None
 
 
-_define(
+define(
     "stale_identity",
     "exact-prefix-identity",
     "findable",
     lambda f, _: replace(f, tokens=concat(f.tokens, run(77, 0, 3))),
 )
-_define(
+define(
     "identity_of_other_tenant",
     "exact-prefix-identity",
     "findable",
     lambda f, _: replace(f, identity=Identity("x")),
 )
-_define("identity_lost", "exact-prefix-identity", "findable", lambda f, _: None)
-_define("identity_outlives_checkpoint", "exact-prefix-identity", "checkpoints", lambda c, _: None)
+define("identity_lost", "exact-prefix-identity", "findable", lambda f, _: None)
+define("identity_outlives_checkpoint", "exact-prefix-identity", "checkpoints", lambda c, _: None)
 
 
-@_breaks("exact-prefix-identity")
+@breaks("exact-prefix-identity")
 def identity_from_nowhere(snapshot: Snapshot, random: Random) -> Snapshot | None:
     """An index entry that no checkpoint made."""
     return put(snapshot, "findable", 9_999, FindableState(9_999, run(5, 0, 4), Identity()))
@@ -278,34 +279,36 @@ def identity_from_nowhere(snapshot: Snapshot, random: Random) -> Snapshot | None
 
 # -- tables ------------------------------------------------------------------------------------------------------------
 
-_define(
+define(
     "row_short",
     "table-mirror",
     "rows",
     lambda r, _: replace(r, entries=r.entries[:-1]),
     lambda r, _: bool(r.entries),
 )
-_define(
+
+
+define(
     "row_with_hole",
     "table-mirror",
     "rows",
     lambda r, _: replace(r, entries=(-1, *r.entries[1:])),
     lambda r, _: bool(r.entries),
 )
-_define(
+define(
     "row_in_wrong_order",
     "table-mirror",
     "rows",
     lambda r, _: replace(r, entries=r.entries[::-1]),
     lambda r, _: len(r.entries) > 1,
 )
-_define(
+define(
     "mapping_back_stale",
     "table-mirror",
     "rows",
     lambda r, _: replace(r, inverse=((3, 0), *((page, block) for block, page in enumerate(r.entries)))),
 )
-_define(
+define(
     "row_not_cleared",
     "table-mirror",
     "rows",
@@ -314,7 +317,7 @@ _define(
 )
 
 
-@_breaks("table-mirror")
+@breaks("table-mirror")
 def lease_moved_behind_the_table(snapshot: Snapshot, random: Random) -> Snapshot | None:
     """A page of an active sequence on another physical page, and no row rewritten."""
     used = {page.device for page in snapshot.pages.values() if page.pool == 0}
@@ -326,7 +329,7 @@ def lease_moved_behind_the_table(snapshot: Snapshot, random: Random) -> Snapshot
     return put(snapshot, "pages", page.page, replace(page, device=min(free)))
 
 
-@_breaks("row-unique")
+@breaks("row-unique")
 def row_of_two(snapshot: Snapshot, random: Random) -> Snapshot | None:
     """Two sequences that name one row."""
     if len(snapshot.sequences) < 2:
@@ -335,7 +338,7 @@ def row_of_two(snapshot: Snapshot, random: Random) -> Snapshot | None:
     return put(snapshot, "sequences", first.sequence, replace(first, row=second.row))
 
 
-@_breaks("row-unique")
+@breaks("row-unique")
 def session_of_two(snapshot: Snapshot, random: Random) -> Snapshot | None:
     """Two active sequences under one session key."""
     named = [entry for entry in snapshot.sequences.values() if entry.session is not None]
@@ -345,35 +348,35 @@ def session_of_two(snapshot: Snapshot, random: Random) -> Snapshot | None:
     return put(snapshot, "sequences", others[0].sequence, replace(others[0], session=named[0].session))
 
 
-_define(
+define(
     "row_of_nobody",
     "row-unique",
     "rows",
     lambda r, _: replace(r, sequence=9_999),
     lambda r, _: r.sequence is None,
 )
-_define("row_taken_away", "row-unique", "rows", lambda r, _: None, lambda r, _: r.sequence is not None)
-_define(
+define("row_taken_away", "row-unique", "rows", lambda r, _: None, lambda r, _: r.sequence is not None)
+define(
     "frozen_row_rewritten",
     "unit-frozen",
     "units",
-    lambda u, _: replace(u, frozen=((u.frozen[0][0], (99,)), *u.frozen[1:])),
+    lambda u, _: replace(u, frozen=((*u.frozen[0][:2], (99,)), *u.frozen[1:])),
 )
-_define(
+define(
     "flag_lost",
     "unit-frozen",
     "sequences",
     lambda q, _: replace(q, in_flight=False),
     lambda q, _: q.in_flight,
 )
-_define(
+define(
     "flag_without_unit",
     "unit-frozen",
     "sequences",
     lambda q, _: replace(q, in_flight=True),
     lambda q, _: not q.in_flight,
 )
-_define(
+define(
     "cancel_recorded_for_nothing",
     "unit-frozen",
     "sequences",
@@ -382,7 +385,7 @@ _define(
 )
 
 
-@_breaks("unit-frozen")
+@breaks("unit-frozen")
 def selected_twice(snapshot: Snapshot, random: Random) -> Snapshot | None:
     """One sequence in two units."""
     for unit in snapshot.units.values():
@@ -392,24 +395,24 @@ def selected_twice(snapshot: Snapshot, random: Random) -> Snapshot | None:
 
 # -- admission ---------------------------------------------------------------------------------------------------------
 
-_define(
+define(
     "entitlement_too_small",
     "completion-guarantee",
     "sequences",
     lambda q, _: replace(q, entitlement=(q.entitlement[0] - 1, *q.entitlement[1:])),
 )
-_define(
+define(
     "truncated_pages_given_away",
     "completion-guarantee",
     "sequences",
     lambda q, _: replace(q, reserved=(q.reserved[0] - 1, *q.reserved[1:])),
 )
-_define("space_missing", "bundle-atomic", "spaces", lambda s, _: None)
-_define("owner_missing", "bundle-atomic", "sequences", lambda q, _: None)
-_define("vector_short", "bundle-atomic", "sequences", lambda q, _: replace(q, reserved=q.reserved[:1]))
+define("space_missing", "bundle-atomic", "spaces", lambda s, _: None)
+define("owner_missing", "bundle-atomic", "sequences", lambda q, _: None)
+define("vector_short", "bundle-atomic", "sequences", lambda q, _: replace(q, reserved=q.reserved[:1]))
 
 
-@_breaks("bundle-atomic")
+@breaks("bundle-atomic")
 def active_and_retained(snapshot: Snapshot, random: Random) -> Snapshot | None:
     """A continuation that is active too."""
     if not snapshot.sequences or not snapshot.continuations:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from snapshot_corruptions import CORRUPTIONS, put
+from pool_corruptions import CORRUPTIONS
+from snapshot_corruptions import put
 
 from kvcrucible.contract.snapshot import Snapshot
 from kvcrucible.invariants.checker import Checker
@@ -143,8 +144,8 @@ def test_an_engine_without_generations_is_passed_over(walk):
 
 
 def test_a_page_of_a_selected_sequence_must_not_change_in_flight(walk):
-    state = step_with(walk, lambda s: any(u.work[0][1] > 0 for u in s.units.values()))
-    owner = next(u.work[0][0] for u in state.units.values() if u.work[0][1] > 0)
+    state = step_with(walk, lambda s: any(u.work[0][2] > 0 for u in s.units.values()))
+    owner = next(u.work[0][0] for u in state.units.values() if u.work[0][2] > 0)
     page = state.pages[state.spaces[owner, 0].pages[0]]
     broken = put(state, "pages", page.page, replace(page, epoch=page.epoch + 1))
     assert "unit-frozen" in fired_in_step(state, broken)
@@ -153,12 +154,12 @@ def test_a_page_of_a_selected_sequence_must_not_change_in_flight(walk):
 def test_a_selected_space_and_a_unit_must_not_change_in_flight(walk):
     state = step_with(walk, lambda s: s.units)
     unit = next(iter(state.units.values()))
-    key = (unit.work[0][0], 1)
+    key = (unit.work[0][0], 0)
     space = state.spaces[key]
     assert "unit-frozen" in fired_in_step(
         state, put(state, "spaces", key, replace(space, pages=space.pages[:-1]))
     )
-    longer = replace(unit, work=((unit.work[0][0], unit.work[0][1], unit.work[0][2] + 1), *unit.work[1:]))
+    longer = replace(unit, work=((*unit.work[0][:3], unit.work[0][3] + 1), *unit.work[1:]))
     assert "unit-frozen" in fired_in_step(state, put(state, "units", unit.unit, longer))
 
 
@@ -167,8 +168,8 @@ def test_another_holder_of_a_shared_page_may_end_in_flight(walk):
     seen = 0
     for step in (step for seed in range(4) for step in walk(seed, 3 * STEPS)):
         for key in step.before.units.keys() & step.after.units.keys():
-            for owner, _, _ in step.before.units[key].work:
-                for page in step.before.spaces[owner, 0].pages:
+            for owner, pool, _, _ in step.before.units[key].work:
+                for page in step.before.spaces[owner, pool].pages:
                     seen += step.before.pages[page].references != step.after.pages[page].references
     assert seen
 

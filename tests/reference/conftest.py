@@ -15,7 +15,7 @@ def described(model: AccountingModel) -> str:
     books = model.books
     entries = [
         (name, kind, *(getattr(entry, slot) for slot in entry.__slots__ if slot != "pages"),
-         [numbers.setdefault(page, len(numbers)) for page in entry.pages])
+         [[numbers.setdefault(page, len(numbers)) for page in held] for held in entry.pages])
         for kind, entries in enumerate((books.queued, books.active, books.continuations))
         for name, entry in entries.items()
     ]  # fmt: skip

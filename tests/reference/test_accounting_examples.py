@@ -9,7 +9,7 @@ import pytest
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.config import EngineConfig, PoolSpec
-from kvcrucible.contract.errors import BadArgument, RefusalKind
+from kvcrucible.contract.errors import RefusalKind
 from kvcrucible.contract.operations import (
     AdmissionMode,
     Admitted,
@@ -93,7 +93,7 @@ def kept(model: AccountingModel, prompt: Tokens, session: str | None = None) -> 
 def test_fork_at_frontier_1000_shares_15_pages_and_copies_40_columns() -> None:
     model = model_of(capacity=64, page_size=64, context=2048)
     parent = start(model, run(0, 0, 1000))
-    before = model.books.counters
+    before = model.books.counters[0]
     outcome = do(model, Fork(parent, 1000, max_new=24))
     assert isinstance(outcome.value, int)
     child = outcome.value
@@ -108,11 +108,11 @@ def test_forked_pages_are_charged_once_whoever_ends_first() -> None:
         model = model_of()
         parent = start(model, run(0, 0, 8))
         do(model, Fork(parent, 8, 4))
-        assert model.books.counters == (2, 1, 5)
+        assert model.books.counters[0] == (2, 1, 5)
         do(model, Finish(first, retain=False))
-        assert model.books.leased == 2
+        assert model.books.leased(0) == 2
         do(model, Finish(1 - first, retain=False))
-        assert model.books.counters == (0, 0, 8)
+        assert model.books.counters[0] == (0, 0, 8)
 
 
 # -- cuts --------------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_a_cut_reserves_what_it_may_need_again(
     model = model_of()
     child = do(model, Fork(start(model, run(0, 0, 10)), 10, 0)).value
     assert isinstance(child, int)
-    assert model.books.counters == (4, 0, 4)
+    assert model.books.counters[0] == (4, 0, 4)
     assert do(model, Truncate(child, position)).counters == (counters,)
     assert model.pages_of(child) == pages
     assert model.limit(child) == 10
@@ -345,7 +345,7 @@ def test_retaining_under_a_used_key_replaces_even_a_pinned_one() -> None:
     new = kept(model, run(1, 0, 8), session="a")
     assert model.continuations() == [new]
     assert [owner for _, owner, *_ in model.checkpoints] == [new]
-    assert model.books.counters == (2, 0, 6)
+    assert model.books.counters[0] == (2, 0, 6)
 
 
 def test_nothing_is_retained_of_an_empty_sequence() -> None:
@@ -361,7 +361,7 @@ def test_a_recorded_cancel_aborts_its_row_alone() -> None:
     model = model_of()
     rows = [start(model, run(source, 0, 4), 4) for source in range(3)]
     do(model, BeginUnit(tuple(Append(row, run(9, row, 1)) for row in reversed(rows))))
-    assert model.books.counters == (6, 0, 2)
+    assert model.books.counters[0] == (6, 0, 2)
     assert [do(model, Cancel(rows[1])).value for _ in range(2)] == [False, False]
     outcome = do(model, EndUnit(3))
     assert outcome.value == UnitEnded(((2, 5), (0, 5)), (1,))
@@ -372,7 +372,7 @@ def test_an_aborted_unit_gives_its_pages_back_to_the_same_reservation() -> None:
     model = model_of()
     sequence = start(model, run(0, 0, 3), 6)
     do(model, BeginUnit((Append(sequence, run(1, 0, 6)),)))
-    assert model.books.counters == (3, 0, 5)
+    assert model.books.counters[0] == (3, 0, 5)
     assert model.tokens(sequence) == run(0, 0, 3), "others see the frontier before the unit"
     assert do(model, EndUnit(1, commit=False)).counters == ((1, 2, 5),)
     assert model.reserved(sequence) == 2
@@ -399,7 +399,7 @@ def test_without_reservations_pages_come_when_they_are_written_and_go_when_they_
     config = EngineConfig((PoolSpec("main", 2, 4),), 32, 4)
     model = AccountingModel(config, Capabilities("on demand", operations, reserves=False))
     first, second = start(model, run(0, 0, 4), 4), start(model, run(1, 0, 4), 4)
-    assert model.books.counters == (2, 0, 0)
+    assert model.books.counters[0] == (2, 0, 0)
     unit = BeginUnit((Append(first, run(2, 0, 1)),))
     assert model.demand(unit) == 1
     assert model.predict(unit).refusal is RefusalKind.DEVICE_CAPACITY
@@ -416,12 +416,27 @@ def test_without_reservations_a_cold_start_takes_nothing_where_a_fork_lacks_its_
     source = start(model, run(0, 0, 3))
     do(model, Checkpoint(source), Submit(run(0, 0, 3), 0))
     assert do(model, Schedule()).value == Scheduled((Admitted(1, AdmissionMode.COLD),))
-    assert model.books.counters == (1, 0, 0)
+    assert model.books.counters[0] == (1, 0, 0)
 
 
-def test_two_pools_are_refused() -> None:
-    with pytest.raises(BadArgument, match="2 pools"):
-        AccountingModel(EngineConfig((PoolSpec("main"), PoolSpec("mtp"))))
+def test_a_backend_that_lags_is_counted_by_itself() -> None:
+    config = EngineConfig((PoolSpec("main", 8, 4), PoolSpec("mtp", 4, 8)), 32, 4)
+    model = AccountingModel(config)
+    do(model, Submit(run(0, 0, 10), 2))
+    assert do(model, Schedule()).counters == ((0, 3, 5), (0, 2, 2))
+    assert do(model, BeginUnit((Prefill(0, 10, backend=3),))).counters == ((3, 0, 5), (1, 1, 2))
+    do(model, EndUnit(0))
+    assert model.reach(0) == (10, 3)
+    do(model, Checkpoint(0))
+    assert model.checkpoints[0][2] == 3
+    child = do(model, Fork(0, 9, 3)).value
+    assert isinstance(child, int)
+    assert model.reach(child) == (9, 3)
+    assert model.books.counters == ((4, 0, 4), (2, 2, 0))
+    do(model, Truncate(child, 3))
+    assert (model.reach(child), model.pages_of(child, 1)) == ((3, 3), (1, 0))
+    assert do(model, Finish(0)).value is True
+    assert do(model, Lookup(run(0, 0, 12))).value == Hit(0, 0, 3)
 
 
 def test_progress_moves_no_counter() -> None:

@@ -43,9 +43,14 @@ SESSIONS = (None, None, "a", "b")
 Draw = tuple[int, int, int, int]
 small = st.integers(0, 11)
 draws = st.lists(st.tuples(st.integers(0, 99), small, small, small), min_size=20, max_size=50)
-configs = st.builds(
-    lambda capacity, pages, rows: EngineConfig((PoolSpec("main", capacity, PAGE),), pages * PAGE, rows),
+pools = st.builds(
+    lambda capacity, backend: (PoolSpec("main", capacity, PAGE), *([backend] if backend else [])),
     st.integers(2, 8),
+    st.none() | st.builds(PoolSpec, st.just("mtp"), st.integers(1, 12), st.sampled_from((2, 4, 8))),
+)
+configs = st.builds(
+    lambda pools, pages, rows: EngineConfig(pools, pages * PAGE, rows),
+    pools,
     st.integers(2, 5),
     st.integers(1, 4),
 )
@@ -113,8 +118,14 @@ def choose(model: AccountingModel, kind: str, a: int, b: int, c: int) -> list[Op
                 return []
             left = model.prompt_left(sequence)
             room = model.limit(sequence) - model.frontier(sequence)
+            reach = model.reach(sequence)
+            # With a backend: up to Main, nothing, or some of what it lacks.
+            behind = reach[0] - reach[-1] + (min(left, b + 1) if left else min(b + 1, room))
+            backend = None if len(reach) == 1 or c < 5 else min(behind, (c - 5) * 2)
             work = (
-                Prefill(sequence, min(left, b + 1)) if left else Append(sequence, run(2, c, min(b + 1, room)))
+                Prefill(sequence, min(left, b + 1), backend)
+                if left
+                else Append(sequence, run(2, c, min(b + 1, room)), backend)
             )
             unit = BeginUnit((work,))
             if kind == "begin" or model.refusing_row(unit) is not None:
@@ -159,24 +170,33 @@ def played(
     return model
 
 
+def check_pool(model: AccountingModel, pool: int) -> None:
+    """Hold one pool's lists of pages to what the contract says of them."""
+    books, size = model.books, model.books.page_size[pool]
+    assert min(books.counters[pool]) >= 0
+    holders = Counter(page for entry in books.holders().values() for page in entry.pages[pool])
+    assert len(holders) == books.leased(pool)
+    for name, entry in books.holders().items():
+        held, reach = entry.pages[pool], model.reach(name)[pool]
+        private, shared = model.pages_of(name, pool)
+        assert private + shared == len(held)
+        # A page with two holders is full, so the shared ones are the first ones; a writer is alone on its page.
+        assert all(holders[page] == 1 for page in held[reach // size :])
+        assert all(holders[page] > 1 for page in held[:shared])
+        if entry.unit is None:
+            assert len(held) == pages_for(reach, size)
+        if name in books.active and books.reserves:
+            assert len(held) + model.reserved(name, pool) == pages_for(entry.limit, size)
+
+
 def check_books(model: AccountingModel) -> None:
     """Hold the model to what the contract says of it, from its own lists of pages."""
     books = model.books
-    assert min(books.counters) >= 0
-    holders = Counter(page for entry in books.holders().values() for page in entry.pages)
-    assert len(holders) == books.leased
+    for pool in books.pools:
+        check_pool(model, pool)
     assert model.rows_free >= 0
-    for name, entry in books.holders().items():
-        private, shared = model.pages_of(name)
-        assert private + shared == len(entry.pages)
-        full = entry.frontier // PAGE
-        # A page with two holders is full, so the shared ones are the first ones; a writer is alone on its page.
-        assert all(holders[page] == 1 for page in entry.pages[full:])
-        assert all(holders[page] > 1 for page in entry.pages[:shared])
-        if entry.unit is None:
-            assert len(entry.pages) == pages_for(entry.frontier, PAGE)
-        if name in books.active and books.reserves:
-            assert len(entry.pages) + model.reserved(name) == pages_for(entry.limit, PAGE)
+    for entry in books.holders().values():
+        assert entry.backend <= entry.frontier
     sessions = [entry.session for entry in books.active.values() if entry.session is not None]
     assert len(sessions) == len(set(sessions))
     for _, owner, frontier, tokens, identity in model.checkpoints:
@@ -204,7 +224,7 @@ def test_books_add_up_without_reservations(config: EngineConfig, steps: list[Dra
 
     def check(model: AccountingModel) -> None:
         check_books(model)
-        assert model.books.reserved == 0
+        assert not any(reserved for _, reserved, _ in model.books.counters)
 
     played(config, steps, check, capabilities)
 
@@ -222,7 +242,7 @@ def test_a_refusal_or_a_wait_changes_nothing(
             assert isinstance(model.demand(operation), int | None)
             assert describe(model) == before, "asking changes nothing"
             outcome = model.predict(operation)
-            assert outcome.counters == (model.books.counters,)
+            assert outcome.counters == model.books.counters
             if row is not None:
                 assert describe(model) == before
                 assert outcome.evicted == ()
@@ -262,7 +282,7 @@ def test_ending_everything_leaves_a_new_pool(config: EngineConfig, steps: list[D
     for continuation in model.continuations():
         model.predict(Pin(continuation, pinned=False))
         assert model.predict(Release(continuation)).refusal is None
-    assert model.books.counters == (0, 0, config.main.capacity_pages)
+    assert model.books.counters == tuple((0, 0, pool.capacity_pages) for pool in config.pools)
     assert model.rows_free == config.max_concurrency
     assert model.checkpoints == []
 

@@ -228,10 +228,10 @@ def row_change_unreported(patch: pytest.MonkeyPatch) -> None:
     publish = ExecutionTables.publish
 
     def broken(self: ExecutionTables, row: int, first: int, devices: Any) -> None:
-        known = row in self._touched.rows
+        known = (self.pool, row) in self._touched.rows
         publish(self, row, first, devices)
         if not known:
-            self._touched.rows.discard(row)
+            self._touched.rows.discard((self.pool, row))
 
     patch.setattr(ExecutionTables, "publish", broken)
 

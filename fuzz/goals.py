@@ -1,0 +1,121 @@
+"""What a coverage goal is, and the register of all goals.
+
+Goals judge the generator, not the engine: a goal that is never reached says that a region of inputs was not tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from kvcrucible.contract.operations import Admitted, Operation, Outcome, Scheduled, Value
+from kvcrucible.contract.snapshot import Snapshot
+from kvcrucible.fuzz.setting import Setting
+from kvcrucible.reference.accounting import AccountingModel
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What was there before an operation.  ``slack``: pages that it needs minus those it can get (None: not known).
+
+    ``consuming``: queued requests that may take any continuation.
+    """
+
+    before: Snapshot
+    operation: Operation
+    slack: int | None
+    consuming: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One operation with both sides."""
+
+    before: Snapshot
+    operation: Operation
+    slack: int | None
+    outcome: Outcome
+    after: Snapshot
+    setting: Setting
+    consuming: frozenset[int] = frozenset()
+
+    @property
+    def done(self) -> bool:
+        """Whether it was carried out."""
+        return self.outcome.refusal is None
+
+    @property
+    def page_size(self) -> int:
+        """Tokens in a page."""
+        return self.setting.page_size
+
+    def references(self, owner: int, position: int) -> int:
+        """References before the operation to the page of ``owner`` that holds ``position``; 0 where there is none."""
+        space = self.before.spaces.get((owner, 0))
+        block = position // self.page_size
+        if space is None or not 0 <= block < len(space.pages):
+            return 0
+        return self.before.pages[space.pages[block]].references
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One situation to be reached; ``needs`` names the operations without which an engine cannot reach it."""
+
+    name: str
+    statement: str
+    reached: Callable[[Seen], bool]
+    needs: frozenset[str]
+
+
+def observe(model: AccountingModel, before: Snapshot, operation: Operation) -> Observation:
+    """Note what is there before ``operation``; the model has not yet been told of it."""
+    return Observation(before, operation, model.demand(operation), model.consuming())
+
+
+def reached(observation: Observation, outcome: Outcome, after: Snapshot, setting: Setting) -> Iterator[str]:
+    """Yield the names of the goals that this operation reached."""
+    seen = Seen(
+        observation.before,
+        observation.operation,
+        observation.slack,
+        outcome,
+        after,
+        setting,
+        observation.consuming,
+    )
+    for one in _BY_OPERATION.get(type(observation.operation), ()):
+        if one.reached(seen):
+            yield one.name
+
+
+def admissions(value: Value) -> tuple[Admitted, ...]:
+    """Return the admissions in an operation's value."""
+    if isinstance(value, Scheduled):
+        return value.admitted
+    return (value,) if isinstance(value, Admitted) else ()
+
+
+GOALS: dict[str, Goal] = {}
+_BY_OPERATION: dict[type, list[Goal]] = {}
+
+
+def goal(
+    name: str, statement: str, *operations: type
+) -> Callable[[Callable[[Seen], bool]], Callable[[Seen], bool]]:
+    """Register a predicate as the goal ``name``, asked after each of ``operations``."""
+
+    def register(predicate: Callable[[Seen], bool]) -> Callable[[Seen], bool]:
+        assert name not in GOALS, name
+        one = Goal(name, statement, predicate, frozenset(operation.__name__ for operation in operations))
+        GOALS[name] = one
+        for operation in operations:
+            _BY_OPERATION.setdefault(operation, []).append(one)
+        return predicate
+
+    return register
+
+
+def simple(name: str, statement: str, predicate: Callable[[Seen], bool], *operations: type) -> None:
+    """Register ``predicate`` without decorating it."""
+    goal(name, statement, *operations)(predicate)
