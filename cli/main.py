@@ -13,7 +13,18 @@ from kvcrucible.cli.console import stderr_line, visible_end
 from kvcrucible.contract.errors import CrucibleError, ExitStatus, InputError, NotRunError
 
 #: Modules of ``kvcrucible.cli`` that have a ``register(app)``; the order is the order of ``--help``.
-GROUPS = ("fuzz", "faults", "replay", "capacity", "arena", "generate", "model", "invariants", "doctor")
+GROUPS = (
+    "fuzz",
+    "faults",
+    "replay",
+    "capacity",
+    "layout",
+    "arena",
+    "generate",
+    "model",
+    "invariants",
+    "doctor",
+)
 
 
 def build_app() -> typer.Typer:
