@@ -36,6 +36,7 @@ def register(app: typer.Typer) -> None:
         pools: str = typer.Option(
             "any", help=f"Pools of the engine: {', '.join(_POOLS)}; any draws among them."
         ),
+        profile: str = typer.Option("any", help="Storage profile at payload depth; any draws among them."),
         examples: int = typer.Option(300, min=1, help="Examples to run."),
         steps: int = typer.Option(60, min=1, max=1000, help="Most rules in one example."),
         seed: int | None = typer.Option(None, min=0, help="Seed; drawn and printed when not given."),
@@ -64,6 +65,7 @@ def register(app: typer.Typer) -> None:
             seconds,
             database,
             _backends(pools),
+            _profiles(profile),
         )
         report = _run_with_progress(plan, run)
         path, trouble = _write_reproduction(report, out)
@@ -101,6 +103,12 @@ def _backends(pools: str) -> tuple[str | None, ...]:
     if pools not in _POOLS:
         raise InputError(f"unknown pools {safe(pools)!r}; use {', '.join(_POOLS)} or any")
     return (_POOLS[pools],)
+
+
+def _profiles(profile: str) -> tuple[str, ...]:
+    from kvcrucible.contract.profiles import PROFILES, storage_profile
+
+    return tuple(PROFILES) if profile == "any" else (storage_profile(profile).name,)
 
 
 def _run_with_progress(plan: Any, run: Any) -> Report:

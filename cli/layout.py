@@ -146,9 +146,9 @@ def _planes(one: Layout, page_size: int) -> Table:
 def _costs(laid_out: list[Layout]) -> Table:
     from rich.table import Table
 
-    table = Table(title="Bytes", title_justify="left", pad_edge=False)
+    table = Table(title="Bytes over all planes", title_justify="left", pad_edge=False)
     table.add_column("profile", no_wrap=True)
-    for heading in ("token, head", "token", "page group", "worst tail", "mean tail"):
+    for heading in ("a head", "a token", "page group", "worst tail", "mean tail"):
         table.add_column(heading, justify="right")
     for one in laid_out:
         table.add_row(

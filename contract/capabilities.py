@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from kvcrucible.contract.operations import OPERATIONS
 from kvcrucible.contract.planes import BACKENDS
+from kvcrucible.contract.profiles import PROFILES
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class Capabilities:
     ``aborts``: a unit can be aborted; without it every unit commits.  ``works_per_unit``: most works in one unit (None:
     any number), for engines that cannot grant the pages of several sequences together or not at all.
     ``backends``: the speculative backends' pools that it can have beside Main (decision 0011).
+    ``profiles``: storage profiles that it can hold rows in.
     ``payload``: rows can be written and read back.  ``raw_write``: free and stale bytes can be poisoned.
     ``snapshot_parts``: names of the snapshot's parts that the engine can fill; checkers of others are not run.
     ``unchecked``: what cannot be checked on this engine, in words, one reason each.
@@ -28,6 +30,7 @@ class Capabilities:
     aborts: bool = True
     works_per_unit: int | None = None
     backends: frozenset[str] = frozenset(BACKENDS)
+    profiles: tuple[str, ...] = tuple(PROFILES)
     payload: bool = True
     raw_write: bool = True
     snapshot_parts: frozenset[str] = field(default_factory=lambda: ALL_PARTS)

@@ -20,6 +20,7 @@ from hypothesis.stateful import get_state_machine_test
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.errors import InputError
 from kvcrucible.contract.planes import BACKENDS
+from kvcrucible.contract.profiles import PROFILES
 from kvcrucible.fuzz.adapters.registry import build
 from kvcrucible.fuzz.coverage import GOALS, within_reach
 from kvcrucible.fuzz.draws import settings_for
@@ -53,8 +54,8 @@ GOALS_PATIENCE = 4
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a campaign is to do.  ``seconds`` None: no limit.  ``database``: folder in which failing examples are kept.
-    ``backends``: what settings have beside Main; None stands for no other pool, and what the engine cannot have is
-    left out.
+    ``backends``: what settings have beside Main; None stands for no other pool.  ``profiles``: storage profiles of
+    settings.  Of both, what the engine cannot have is left out.
     """
 
     engine: str = "paged"
@@ -65,6 +66,7 @@ class Plan:
     seconds: float | None = None
     database: Path | None = None
     backends: tuple[str | None, ...] = (None, *BACKENDS)
+    profiles: tuple[str, ...] = tuple(PROFILES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,19 @@ class Report:
             raise InputError(
                 f"{self.plan.engine} cannot have {', '.join(map(str, self.plan.backends))} beside Main; "
                 "ask for Main alone"
+            )
+        return able
+
+    def profiles(self) -> tuple[str, ...]:
+        """Return the storage profiles of settings: what was asked for and the engine can hold.
+
+        Raises ``InputError`` where that is nothing.
+        """
+        able = tuple(name for name in self.plan.profiles if name in self.capabilities.profiles)
+        if not able:
+            raise InputError(
+                f"{self.plan.engine} cannot hold {', '.join(self.plan.profiles)}; "
+                f"ask for {', '.join(self.capabilities.profiles)}"
             )
         return able
 
@@ -187,7 +202,8 @@ def _goes_on(plan: Plan, report: Report, beyond: int) -> bool:
 
 
 def _run_batch(plan: Plan, report: Report, recorder: Recorder, batch: int, examples: int) -> None:
-    settings = settings_for(plan.engine, tuple(depth.value for depth in plan.depths), report.backends())
+    depths = tuple(depth.value for depth in plan.depths)
+    settings = settings_for(plan.engine, depths, report.backends(), report.profiles())
     machine = machine_class(settings, report.capabilities, report.tally, recorder)
     database = None if plan.database is None else DirectoryBasedExampleDatabase(plan.database)
     phases = (

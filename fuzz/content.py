@@ -1,20 +1,20 @@
 """Content that cannot lie (DESIGN 7): rows that are a function of the whole token prefix, the pool and the plane.
 
-The state after position p is a hash of the state before it and of the token at p.  A row's elements are bytes of a
-hash of that state and the plane's name, as integers in [-128, 127]: every storage profile here holds them exactly,
-and several elements carry the hash, so a row of another sequence, page, epoch, layer or past is never accidentally
-right.
+The state after position p is a hash of the state before it and of the token at p.  A row is drawn from bytes of a hash
+of that state and the plane's name, in such a way that the storage profile holds it exactly (``reference.exact``), and
+all its elements carry the hash, so a row of another sequence, page, epoch, layer or past is never accidentally right.
 """
 
 from __future__ import annotations
 
-from hashlib import blake2b
+from hashlib import blake2b, shake_128
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvcrucible.contract.profiles import Geometry
+from kvcrucible.contract.profiles import PROFILES, Geometry, Side, StorageProfile
 from kvcrucible.contract.tokens import Token, Tokens, expand
+from kvcrucible.reference.exact import drawn_bytes, exact_rows
 
 Rows = NDArray[np.float64]
 
@@ -22,12 +22,16 @@ _STATE_BYTES = 16
 
 
 class Content:
-    """Rows for a geometry; remembers the prefix states that it has computed."""
+    """Rows for a geometry and a profile; remembers the prefix states and rows that it has computed.
 
-    def __init__(self, geometry: Geometry, pool: int = 0) -> None:
-        self.geometry, self._pool = geometry, pool
+    Raises ``BadArgument`` where the profile's groups do not divide the head dimension.
+    """
+
+    def __init__(self, geometry: Geometry, pool: int = 0, profile: StorageProfile = PROFILES["FP32"]) -> None:
+        profile.check_head_dim(geometry.head_dim)
+        self.geometry, self.profile, self._pool = geometry, profile, pool
         self._next: dict[tuple[bytes, Token], bytes] = {}
-        self._row_cache: dict[tuple[bytes, int], tuple[Rows, Rows]] = {}
+        self._rows: dict[tuple[bytes, int, Side], Rows] = {}
 
     def rows(self, tokens: Tokens, start: int, stop: int, layer: int) -> tuple[Rows, Rows]:
         """Return K and V ``[stop - start, Hkv, D]`` for positions of a sequence that begins with ``tokens``.
@@ -36,11 +40,7 @@ class Content:
         """
         states = self._states(tokens, stop)[start:stop]
         assert len(states) == stop - start, f"{len(states)} tokens for positions [{start}, {stop})"
-        pairs = [self._row(state, layer) for state in states]
-        shape = (0, self.geometry.kv_heads, self.geometry.head_dim)
-        if not pairs:
-            return np.zeros(shape), np.zeros(shape)
-        return np.stack([key for key, _ in pairs]), np.stack([value for _, value in pairs])
+        return self._side(states, layer, Side.KEY), self._side(states, layer, Side.VALUE)
 
     def _states(self, tokens: Tokens, stop: int) -> list[bytes]:
         state = b"\0" * _STATE_BYTES
@@ -58,20 +58,16 @@ class Content:
             states.append(state)
         return states
 
-    def _row(self, state: bytes, layer: int) -> tuple[Rows, Rows]:
-        cached = self._row_cache.get((state, layer))
-        if cached is None:
-            cached = self._row_cache[state, layer] = (
-                self._plane(state, layer, b"k"),
-                self._plane(state, layer, b"v"),
-            )
-        return cached
-
-    def _plane(self, state: bytes, layer: int, side: bytes) -> Rows:
+    def _side(self, states: list[bytes], layer: int, side: Side) -> Rows:
         heads, dim = self.geometry.kv_heads, self.geometry.head_dim
-        name = b"%d/%d/%s" % (self._pool, layer, side)
-        drawn = b"".join(
-            blake2b(state + name + b"/%d" % block, digest_size=64).digest()
-            for block in range(-(-heads * dim // 64))
-        )
-        return np.frombuffer(drawn, dtype=np.int8, count=heads * dim).astype(np.float64).reshape(heads, dim)
+        missing = [state for state in states if (state, layer, side) not in self._rows]
+        if missing:
+            count = drawn_bytes(self.profile, side, dim)
+            name = b"%d/%d/%s" % (self._pool, layer, side.encode())
+            drawn = b"".join(shake_128(state + name).digest(heads * count) for state in missing)
+            shaped = np.frombuffer(drawn, dtype=np.uint8).reshape(len(missing), heads, count)
+            for state, row in zip(missing, exact_rows(self.profile, side, dim, shaped), strict=True):
+                self._rows[state, layer, side] = row
+        if not states:
+            return np.zeros((0, heads, dim))
+        return np.stack([self._rows[state, layer, side] for state in states])

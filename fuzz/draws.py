@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kvcrucible.contract.config import pages_for
 from kvcrucible.contract.operations import Identity
+from kvcrucible.contract.profiles import PROFILES
 from kvcrucible.fuzz.setting import Depth, Setting
 
 #: Sources of token runs; few, so that prompts meet and part again.
@@ -82,11 +83,15 @@ reaches = st.sampled_from(REACHES)
 
 
 def settings_for(
-    engine: str, depths: tuple[str, ...], backends: tuple[str | None, ...] = (None,)
+    engine: str,
+    depths: tuple[str, ...],
+    backends: tuple[str | None, ...] = (None,),
+    profiles: tuple[str, ...] = tuple(PROFILES),
 ) -> st.SearchStrategy[Setting]:
     """Return small settings on purpose: pools of a few pages, few rows, every page size, every condition.
 
     ``backends``: the pools to draw from beside Main, None for no other.  Either pool may be the tight one.
+    ``profiles``: names of storage profiles to draw from.
     """
 
     def build(
@@ -110,7 +115,7 @@ def settings_for(
         st.sampled_from((3, 4, 5, 6, 2)),
         st.sampled_from((None, 0, 4)),
         st.booleans(),
-        st.sampled_from(("FP32", "BF16")),
+        st.sampled_from(profiles),
         st.sampled_from(("nan", "huge")),
         st.sampled_from(backends),
         *(

@@ -225,11 +225,14 @@ class LockStep:
     def _payload_twin(self) -> PayloadTwin | None:
         if self.setting.depth is Depth.LEDGER:
             return None
-        from kvcrucible.fuzz.adapters.registry import PAYLOAD_GEOMETRY
+        from kvcrucible.contract.profiles import storage_profile
+        from kvcrucible.fuzz.adapters.registry import payload_geometry
         from kvcrucible.fuzz.content import Content
         from kvcrucible.fuzz.payload import PayloadTwin
 
-        contents = [Content(PAYLOAD_GEOMETRY, pool) for pool in range(self.setting.pools)]
+        profile = storage_profile(self.setting.profile)
+        geometry = payload_geometry(profile)
+        contents = [Content(geometry, pool, profile) for pool in range(self.setting.pools)]
         return PayloadTwin(self.setting, self._payload, contents)
 
     def _model_tokens(self) -> dict[int, Tokens]:

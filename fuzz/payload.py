@@ -32,6 +32,7 @@ from kvcrucible.contract.operations import (
     UnitEnded,
     Work,
 )
+from kvcrucible.contract.profiles import Side
 from kvcrucible.contract.snapshot import Snapshot
 from kvcrucible.contract.tokens import Tokens, concat
 from kvcrucible.fuzz.adapters.protocol import PayloadAdapter
@@ -40,9 +41,10 @@ from kvcrucible.fuzz.setting import Setting
 from kvcrucible.invariants.behaviour import rows_equal
 from kvcrucible.invariants.violation import Violation, mismatch
 from kvcrucible.reference.attention import error_budget
+from kvcrucible.reference.codecs import storing
 from kvcrucible.reference.contiguous import ContiguousCache
 
-#: Large enough to wreck any sum that it enters, finite in every storage profile.
+#: Large enough to wreck any sum that it enters, finite in every storage profile; codecs clip it to their largest.
 HUGE = 1e30
 
 #: Query heads for each KV head, so that the grouping can be got wrong.
@@ -68,7 +70,10 @@ class PayloadTwin:
     def __init__(self, setting: Setting, adapter: PayloadAdapter, contents: Sequence[Content]) -> None:
         self._adapter, self._contents = adapter, contents
         self._page_sizes = [pool.page_size for pool in setting.engine_config().pools]
-        self._caches = [ContiguousCache(content.geometry) for content in contents]
+        self._caches = [
+            ContiguousCache(content.geometry, *(storing(content.profile, side) for side in Side))
+            for content in contents
+        ]
         self._poison = math.nan if setting.poison == "nan" else HUGE
         self._prompts: dict[int, Tokens] = {}
         self._writes: dict[int, list[_Write]] = {}

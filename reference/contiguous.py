@@ -20,13 +20,19 @@ from kvcrucible.reference.rounding import keep
 class ContiguousCache:
     """Keys and values of any number of sequences, each ``[length, Hkv, D]`` a layer, float64.
 
-    ``store`` is what storing does to a value (``rounding.ROUNDING`` by profile name); rows read back are
-    already stored. An unknown sequence is a ``StaleHandle``, a known one opened again a ``WrongState``;
-    refused calls change nothing.
+    ``store`` is what storing does to rows, of keys alone where ``store_values`` is given for values
+    (``codecs.storing`` by profile and side); rows read back are already stored.  An unknown sequence is a
+    ``StaleHandle``, a known one opened again a ``WrongState``; refused calls change nothing.
     """
 
-    def __init__(self, geometry: Geometry, store: Callable[[Array], Array] = keep) -> None:
-        self.geometry, self._store = geometry, store
+    def __init__(
+        self,
+        geometry: Geometry,
+        store: Callable[[Array], Array] = keep,
+        store_values: Callable[[Array], Array] | None = None,
+    ) -> None:
+        self.geometry, self._store_keys = geometry, store
+        self._store_values = store if store_values is None else store_values
         self._sequences: dict[Hashable, list[tuple[Array, Array]]] = {}
 
     def open(self, sequence: Hashable) -> None:
@@ -44,7 +50,10 @@ class ContiguousCache:
                 f"an append of k {k.shape}, v {v.shape}", f"rows of {expected[1:]}", "give equal shapes"
             )
         old_k, old_v = held[layer]
-        held[layer] = (np.concatenate([old_k, self._store(k)]), np.concatenate([old_v, self._store(v)]))
+        held[layer] = (
+            np.concatenate([old_k, self._store_keys(k)]),
+            np.concatenate([old_v, self._store_values(v)]),
+        )
 
     def fork(self, source: Hashable, child: Hashable, position: int) -> None:
         """Begin ``child`` as a clone of the first ``position`` positions of ``source``."""

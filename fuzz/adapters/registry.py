@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvcrucible.contract.errors import InputError, NotRunError
-from kvcrucible.contract.profiles import Geometry
+from kvcrucible.contract.profiles import Geometry, StorageProfile, storage_profile
 from kvcrucible.fuzz.adapters.paged import PagedAdapter
 from kvcrucible.fuzz.adapters.protocol import EngineAdapter
 from kvcrucible.fuzz.setting import Depth, Setting
 
 #: Payload examples use the smallest geometry in which layers, heads and dimensions can be confused with one another.
 PAYLOAD_GEOMETRY = Geometry(layers=2, kv_heads=2, head_dim=4)
+
+
+def payload_geometry(profile: StorageProfile) -> Geometry:
+    """Return the smallest such geometry that the profile's groups divide."""
+    smallest = max(PAYLOAD_GEOMETRY.head_dim, *(plane.group for plane in profile.planes))
+    return Geometry(PAYLOAD_GEOMETRY.layers, PAYLOAD_GEOMETRY.kv_heads, smallest)
 
 
 def build(setting: Setting) -> EngineAdapter:
@@ -31,19 +37,19 @@ def _paged(setting: Setting) -> EngineAdapter:
         from kvcrucible.engine.storage.torch_storage import TorchStorage
     except ImportError as error:
         raise NotRunError(f"payload depth needs torch: {error}; install the extra 'engine'") from None
-    from kvcrucible.contract.profiles import storage_profile
     from kvcrucible.fuzz.adapters.paged import PagedPayloadAdapter
 
-    config = setting.engine_config()
+    config, profile = setting.engine_config(), storage_profile(setting.profile)
     storages = [
         TorchStorage(
-            storage_profile(setting.profile),
-            PAYLOAD_GEOMETRY,
+            profile,
+            payload_geometry(profile),
             spec.capacity_pages,
             spec.page_size,
             setting.max_concurrency,
             config.blocks_per_row(pool),
             pool=pool,
+            order=spec.order,
         )
         for pool, spec in enumerate(config.pools)
     ]

@@ -81,6 +81,7 @@ class TorchPagedAdapter:
             aborts=False,
             works_per_unit=1,
             backends=frozenset(),
+            profiles=tuple(_DTYPES),
             snapshot_parts=PARTS,
             unchecked=UNCHECKED,
         )

@@ -6,10 +6,12 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
-from kvcrucible.contract.profiles import Geometry  # noqa: E402
+from kvcrucible.contract.errors import BadArgument  # noqa: E402
+from kvcrucible.contract.profiles import PROFILES, Geometry, Side  # noqa: E402
 from kvcrucible.contract.tokens import canonical, run  # noqa: E402
+from kvcrucible.fuzz.adapters.registry import payload_geometry  # noqa: E402
 from kvcrucible.fuzz.content import Content  # noqa: E402
-from kvcrucible.reference.rounding import ROUNDING  # noqa: E402
+from kvcrucible.reference.codecs import storing  # noqa: E402
 
 GEOMETRY = Geometry(layers=2, kv_heads=3, head_dim=32)
 
@@ -41,8 +43,23 @@ def test_a_part_is_a_slice_of_the_whole() -> None:
     assert content.rows(tokens, 4, 4, 0)[0].shape == (0, 3, 32)
 
 
-@pytest.mark.parametrize("profile", ["FP32", "BF16"])
-def test_every_profile_holds_the_content_exactly(profile: str) -> None:
-    keys, values = Content(GEOMETRY).rows(run(0, 0, 50), 0, 50, 0)
-    for rows in (keys, values):
-        assert np.array_equal(ROUNDING[profile](rows), rows)
+@pytest.mark.parametrize("name", PROFILES)
+def test_every_profile_holds_the_content_exactly(name: str) -> None:
+    profile = PROFILES[name]
+    content = Content(payload_geometry(profile), 0, profile)
+    for side, rows in zip(Side, content.rows(run(0, 0, 50), 0, 50, 0), strict=True):
+        assert np.array_equal(storing(profile, side)(rows), rows)
+        assert len({row.tobytes() for row in rows.reshape(100, -1)}) == 100
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_the_payload_geometry_is_the_smallest_that_the_groups_divide(name: str) -> None:
+    geometry = payload_geometry(PROFILES[name])
+    PROFILES[name].check_head_dim(geometry.head_dim)
+    due = {"FP32": 4, "BF16": 4, "INT8-G64": 64, "NVFP4-G16": 16}.get(name, 256)
+    assert geometry == Geometry(2, 2, due)
+
+
+def test_a_geometry_that_the_profile_cannot_store_is_refused() -> None:
+    with pytest.raises(BadArgument, match="groups of 64"):
+        Content(GEOMETRY, 0, PROFILES["INT8-G64"])
