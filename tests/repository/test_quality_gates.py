@@ -133,7 +133,7 @@ def test_pytest_refuses_an_unknown_marker_and_an_unhandled_warning(repository: P
     assert "UserWarning: old" in warned.stdout
 
 
-@pytest.mark.parametrize("failing", ["setup", "lint", "wheel-check", "test", "test-slow", "fuzz"])
+@pytest.mark.parametrize("failing", ["setup", "lint", "wheel-check", "test", "fuzz"])
 def test_continuous_integration_stops_at_the_first_command_that_fails(
     repository: Path, tmp_path: Path, failing: str
 ) -> None:
@@ -148,7 +148,7 @@ def test_continuous_integration_stops_at_the_first_command_that_fails(
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     done = run_tool(["-c", launch, bash, repository / ".ci" / "run"], tmp_path, PATH=path)
     assert done.returncode == 7
-    commands = ["setup", "lint", "wheel-check", "test", "test-slow", "fuzz"]
+    commands = ["setup", "lint", "wheel-check", "test", "fuzz"]
     assert log.read_text().split() == commands[: commands.index(failing) + 1]
 
 
@@ -156,6 +156,6 @@ def test_continuous_integration_runs_every_command(repository: Path, tmp_path: P
     text = (repository / ".ci" / "run").read_text(encoding="utf-8")
     makefile = (repository / "Makefile").read_text(encoding="utf-8")
     assert "set -euo pipefail" in text
-    for target in ("setup", "lint", "wheel-check", "test", "test-slow", "fuzz"):
+    for target in ("setup", "lint", "wheel-check", "test", "fuzz"):
         assert re.search(rf" make {target}( |$)", text, re.MULTILINE)
         assert f"\n{target}:" in makefile
