@@ -94,8 +94,8 @@ class ContextCache:
 
     # -- continuations -------------------------------------------------------------------------------------------------
 
-    def retain(self, sequence: Sequence) -> int | None:
-        """Publish the sequence's spaces as a continuation; return the one that its session key replaced."""
+    def retain(self, sequence: Sequence) -> None:
+        """Publish the sequence's spaces as a continuation, then release the one that its session key replaces."""
         self.mark(sequence)
         kept = Continuation(
             sequence.sequence,
@@ -114,7 +114,6 @@ class ContextCache:
             self._sessions[kept.session] = kept.continuation
         if replaced is not None:
             self.release(self.continuations[replaced])
-        return replaced
 
     def release(self, kept: Continuation) -> None:
         """Drop a continuation and its checkpoints; pages that nobody else references become free."""

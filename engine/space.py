@@ -33,10 +33,6 @@ class AddressSpace:
     pages: list[LogicalPage] = field(default_factory=list)
     frontier: int = 0
 
-    def held_pages(self) -> int:
-        """Pages in the space, provisional ones included."""
-        return len(self.pages)
-
     def missing_pages(self, position: int) -> int:
         """Pages that have to be granted before ``position`` positions can be written."""
         return max(0, pages_for(position, self.page_size) - len(self.pages))
