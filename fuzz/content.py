@@ -3,6 +3,7 @@
 The state after position p is a hash of the state before it and of the token at p.  A row is drawn from bytes of a hash
 of that state and the plane's name, in such a way that the storage profile holds it exactly (``reference.exact``), and
 all its elements carry the hash, so a row of another sequence, page, epoch, layer or past is never accidentally right.
+What is written under a quantised profile lies a little beside such a row and is stored as it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from kvcrucible.contract.profiles import PROFILES, Geometry, Side, StorageProfile
 from kvcrucible.contract.tokens import Token, Tokens, expand
-from kvcrucible.reference.exact import drawn_bytes, exact_rows
+from kvcrucible.reference.exact import drawn_bytes, exact_rows, nearby
 
 Rows = NDArray[np.float64]
 
@@ -66,7 +67,8 @@ class Content:
             name = b"%d/%d/%s" % (self._pool, layer, side.encode())
             drawn = b"".join(shake_128(state + name).digest(heads * count) for state in missing)
             shaped = np.frombuffer(drawn, dtype=np.uint8).reshape(len(missing), heads, count)
-            for state, row in zip(missing, exact_rows(self.profile, side, dim, shaped), strict=True):
+            exact = exact_rows(self.profile, side, dim, shaped)
+            for state, row in zip(missing, nearby(self.profile, side, exact), strict=True):
                 self._rows[state, layer, side] = row
         if not states:
             return np.zeros((0, heads, dim))

@@ -212,6 +212,8 @@ class LockStep:
         for judged, needs in _READ_BACK:
             if needs <= self.adapter.capabilities.operations:
                 self.monitor.count(judged, premise=bool(self.snapshot.pages))
+        if self._twin.quantised:
+            self.monitor.count("codec-exact", premise=bool(self.snapshot.pages))
         if attended is not None:
             self.monitor.count("kernel-oracle")
         self._require(violations + (attended or []), self.snapshot)

@@ -99,8 +99,8 @@ def stale_refused(refusal: RefusalKind | None, what: str) -> list[Violation]:
 def rows_equal(invariant: str, expected: Sequence[Row], actual: Sequence[Row], where: str) -> list[Violation]:
     """Compare payload rows bit for bit, position by position, and return the first that differs.
 
-    NaN equals NaN, and −0.0 differs from 0.0.  For ``token-exact-truncation``, ``cow-isolation``, ``no-stale-read`` and
-    ``mapping-invariance``; ``where`` names the sequence, pool and plane.
+    NaN equals NaN, and −0.0 differs from 0.0.  For ``token-exact-truncation``, ``cow-isolation``, ``no-stale-read``,
+    ``codec-exact`` and ``mapping-invariance``; ``where`` names the sequence, pool and plane.
     """
     if len(expected) != len(actual):
         return [mismatch(invariant, f"{where}, rows", len(actual), len(expected))]
@@ -271,6 +271,13 @@ JUDGED: tuple[Judged, ...] = (
         "no-stale-read",
         "Every row below a frontier reads as it was written: no bytes of an earlier tenant or an aborted unit.",
         "4.14.11, 7",
+        Depth.PAYLOAD,
+        rows_equal,
+    ),
+    Judged(
+        "codec-exact",
+        "What a quantised profile stores is, bit for bit, what the reference codec makes of the same numbers.",
+        "4.2",
         Depth.PAYLOAD,
         rows_equal,
     ),

@@ -27,7 +27,4 @@ LATER: tuple[Later, ...] = (
     Later("replica-valid", "4.4", f"{_REPLICAS}, so no hidden copy can go stale."),
     Later("transfer-pinned", "4.4, 4.14.13", f"{_REPLICAS}, so nothing has to be pinned."),
     Later("publish-order", "4.4, 4.7", f"{_REPLICAS}, so visibility never moves."),
-    Later(
-        "codec-exact", "4.2", "FP32 and BF16 store values as they are; quantised codecs are not built yet."
-    ),
 )

@@ -18,6 +18,10 @@ from kvcrucible.reference.formats import Array, Bits, pack_pairs
 #: Bytes that a group takes beyond one for each code: two for the scale, one for the place of the top code.
 _GROUP_BYTES = 3
 
+#: How far off, relatively, a number may be and still round to where it came from: less than half a step of the largest
+#: INT8 code but one, which of all codes here has the smallest step relative to itself.
+NEARBY = 2.0**-9
+
 #: Between these lies the largest magnitude of a group.
 LEAST_PEAK, PEAK_LIMIT = 1.0, 8.0
 
@@ -46,6 +50,21 @@ def exact_rows(profile: StorageProfile, side: Side, head_dim: int, drawn: NDArra
     scales = _scales(codec, scale_bytes[..., :groups] << np.uint16(8) | scale_bytes[..., groups:])
     codes = _codes(codec, drawn[..., :head_dim], drawn[..., head_dim + 2 * groups :])
     return codec.decode(pack_pairs(codes) if codec.packed else codes, scales)
+
+
+def nearby(profile: StorageProfile, side: Side, rows: Array) -> Array:
+    """Return numbers that the side stores as ``rows [..., D]``, which are exact, but that are not exactly those.
+
+    They lie above and below in turn, by ``NEARBY``, so that a codec which cuts instead of rounding shows; the largest
+    of each group stay, since the scale hangs on them.  A side that stores the numbers themselves gets ``rows``.
+    """
+    codec = group_codec(profile, side)
+    if codec is None:
+        return rows
+    grouped = np.abs(rows).reshape(*rows.shape[:-1], rows.shape[-1] // codec.group, codec.group)
+    largest = (grouped == grouped.max(axis=-1, keepdims=True)).reshape(rows.shape)
+    turn = np.where(np.arange(rows.shape[-1]) % 2 == 0, 1 + NEARBY, 1 - NEARBY)
+    return np.where(largest, rows, rows * turn)
 
 
 def _scales(codec: GroupCodec, drawn: Bits) -> Bits:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st  # noqa: E402
 from kvcrucible.contract.errors import BadArgument  # noqa: E402
 from kvcrucible.contract.profiles import PROFILES, Side  # noqa: E402
 from kvcrucible.reference.codecs import GroupCodec, group_codec, storing  # noqa: E402
-from kvcrucible.reference.exact import LEAST_PEAK, PEAK_LIMIT, drawn_bytes, exact_rows  # noqa: E402
+from kvcrucible.reference.exact import LEAST_PEAK, PEAK_LIMIT, drawn_bytes, exact_rows, nearby  # noqa: E402
 
 INT8, FP8, NVFP4 = (
     GroupCodec("int8", "float16", 64),
@@ -197,8 +197,11 @@ def test_exact_rows_come_back_and_other_draws_give_other_rows(profile: Any, side
     drawn = draw.integers(0, 256, (3, drawn_bytes(profile, side, 256)), dtype=np.uint8)
     rows = exact_rows(profile, side, 256, drawn)
     assert np.array_equal(storing(profile, side)(rows), rows)
+    beside = nearby(profile, side, rows)
+    assert np.array_equal(storing(profile, side)(beside), rows)
     codec = group_codec(profile, side)
     if codec is not None:
+        assert (beside != rows).mean() > 0.5
         peaks = np.abs(rows).reshape(3, -1, codec.group).max(axis=2)
         assert ((peaks >= LEAST_PEAK) & (peaks < PEAK_LIMIT)).all()
     other = exact_rows(profile, side, 256, drawn ^ np.uint8(1))
