@@ -39,3 +39,10 @@ def log_ratios(base: Floats, head: Floats, higher_is_better: bool = False) -> Fl
     """
     ratios = np.log(head) - np.log(base)
     return np.asarray(-ratios if higher_is_better else ratios)
+
+
+def differences_of_timings(
+    base: Floats, head: Floats, quantile: float = 0.5, higher_is_better: bool = False
+) -> Floats:
+    """Return ``[..., block]`` log ratios from timings ``[..., block, timing]``: one number a process, then the pair."""
+    return log_ratios(process_summary(base, quantile), process_summary(head, quantile), higher_is_better)

