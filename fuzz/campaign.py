@@ -32,6 +32,7 @@ from kvcrucible.fuzz.setting import Depth, Setting
 from kvcrucible.fuzz.steps import Step
 from kvcrucible.fuzz.waivers import Waiver, waivers_of
 from kvcrucible.invariants import registry
+from kvcrucible.invariants.judgements import NOT_REPRODUCED
 from kvcrucible.invariants.violation import InvariantViolated, Violation
 
 #: Examples that one run of the state machine makes before time and interruption are looked at again.
@@ -39,10 +40,6 @@ BATCH_EXAMPLES = 50
 
 #: Odd number by which batches of one campaign are told apart, so that neighbouring seeds do not share batches.
 _BATCH_STRIDE = 1_000_003
-
-
-#: Not an invariant of DESIGN 5: a failing sequence held when it was run again.
-NOT_REPRODUCED = "not-reproduced"
 
 #: Examples from which on a campaign is long enough to be held to its coverage goals.
 GOALS_FROM_EXAMPLES = 300

@@ -21,11 +21,8 @@ from kvcrucible.contract.operations import (
     Waiting,
     WaitingKind,
 )
+from kvcrucible.invariants.judgements import PREDICTED_OUTCOME
 from kvcrucible.invariants.violation import Violation, mismatch
-
-#: Not an invariant of DESIGN 5: the engine answered otherwise than the reference predicts and no invariant names the
-#: difference more closely.
-PREDICTED_OUTCOME = "predicted-outcome"
 
 
 def judge_outcome(operation: Operation, expected: Outcome, actual: Outcome) -> list[Violation]:

@@ -42,9 +42,10 @@ from kvcrucible.fuzz.steps import ReadBack, RunEffects, Step
 from kvcrucible.fuzz.waivers import Waiver, covering, waivers_of
 from kvcrucible.invariants import registry
 from kvcrucible.invariants.behaviour import epochs_risen, unchanged
+from kvcrucible.invariants.judgements import ENGINE_FAULT, raised
 from kvcrucible.invariants.monitor import Monitor
 from kvcrucible.invariants.monitor import Tally as InvariantTally
-from kvcrucible.invariants.violation import ENGINE_FAULT, InvariantViolated, Violation
+from kvcrucible.invariants.violation import InvariantViolated, Violation
 from kvcrucible.reference.accounting import AccountingModel
 
 if TYPE_CHECKING:
@@ -268,4 +269,4 @@ class LockStep:
 
 
 def _engine_fault(what: str, error: Exception) -> InvariantViolated:
-    return InvariantViolated([Violation(ENGINE_FAULT, f"{what} raised {type(error).__name__}: {error}")])
+    return InvariantViolated([Violation(ENGINE_FAULT, f"{what} raised {raised(error)}")])

@@ -19,7 +19,7 @@ from kvcrucible.engine.pool import PagePool
 from kvcrucible.engine.prefix import PrefixIndex
 from kvcrucible.engine.space import AddressSpace
 from kvcrucible.engine.tables import ExecutionTables
-from kvcrucible.invariants.violation import ENGINE_FAULT
+from kvcrucible.invariants.judgements import ENGINE_FAULT
 from kvcrucible.perf import replay as replay_module
 from kvcrucible.perf.replay import Replay
 from kvcrucible.perf.replay_figures import Figures
