@@ -115,16 +115,14 @@ def _fault_to_plain(fault: Fault) -> dict[str, Any]:
 
 
 def _print_list(faults: list[Fault]) -> None:
-    from rich.table import Table
+    from kvcrucible.cli.tables import Table
 
-    table = Table(
-        "id", "title", "depth", "told by", "re-creates", title=f"{len(faults)} faults", title_justify="left"
-    )
+    table = Table("fault", "depth", "told by", "re-creates", title=f"{len(faults)} faults", show_lines=True)
     for fault in faults:
-        recreates = ", ".join(bug.id for bug in fault.recreates) or "–"
-        table.add_row(
-            safe(fault.id), safe(fault.title), fault.depth.value, ", ".join(fault.expects), recreates
-        )
+        # One id a line: they are there to be copied.
+        recreates = "\n".join(bug.id for bug in fault.recreates) or "–"
+        named = f"[bold]{safe(fault.id)}[/bold]\n{safe(fault.title)}"
+        table.add_row(named, fault.depth.value, "\n".join(fault.expects), recreates)
     console().print(table)
 
 
@@ -142,17 +140,20 @@ def _print_fault(fault: Fault) -> None:
 
 
 def _print_runs(done: list[FaultRun], sums: dict[str, Any]) -> None:
-    from rich.table import Table
+    from kvcrucible.cli.tables import Table
 
     screen = console()
-    table = Table(
-        "fault", "verdict", "told by", "examples", "steps", "minimal", title="faults", title_justify="left"
-    )
+    table = Table("fault", "verdict", title="faults")
+    for heading in ("tries", "steps", "minimal"):
+        table.add_column(heading, justify="right")
     for one in done:
         numbers = [
             "" if number is None else f"{number:,}" for number in (one.examples, one.steps, one.length)
         ]
-        table.add_row(safe(one.fault), one.verdict.value, safe(", ".join(one.invariants[:2])), *numbers)
+        told = (
+            f"{one.verdict.value} by {', '.join(one.invariants[:2])}" if one.invariants else one.verdict.value
+        )
+        table.add_row(safe(one.fault), safe(told), *numbers)
     screen.print(table)
     for one in done:
         if one.note:

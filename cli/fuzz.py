@@ -202,11 +202,11 @@ def _print_report(screen: Console, report: Report, path: Path | None) -> None:
 
 
 def _print_counts(screen: Console, title: str, counts: dict[str, int]) -> None:
-    from rich.table import Table
+    from kvcrucible.cli.tables import Table
 
     if not counts:
         return
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = Table(title=title, show_header=False)
     table.add_column("name")
     table.add_column("count", justify="right")
     for name, times in sorted(counts.items(), key=lambda item: (-item[1], item[0])):

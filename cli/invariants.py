@@ -89,17 +89,16 @@ def _plain_judgement(judgement: Judgement) -> dict[str, Any]:
 
 
 def _show_all() -> None:
-    from rich.table import Table
-
     from kvcrucible.cli.console import console
+    from kvcrucible.cli.tables import Table
     from kvcrucible.invariants.judgements import JUDGEMENTS
     from kvcrucible.invariants.registry import INVARIANTS, Status
 
-    table = Table(title="Invariants", title_justify="left", show_lines=False, pad_edge=False)
+    table = Table(title="Invariants")
     table.add_column("id", no_wrap=True, style="bold")
     table.add_column("statement, or why not yet", ratio=1)
-    table.add_column("source")
-    table.add_column("judged")
+    table.add_column("source", max_width=10)
+    table.add_column("judged", max_width=11)
     for entry in INVARIANTS.values():
         later = entry.status is Status.LATER
         text = f"[dim]{entry.reason}[/dim]" if later else entry.statement
@@ -110,9 +109,7 @@ def _show_all() -> None:
     checked = sum(entry.status is Status.CHECKED for entry in INVARIANTS.values())
     out.print(f"{len(INVARIANTS)} invariants: {checked} checked, {len(INVARIANTS) - checked} later.")
     out.print()
-    others = Table(
-        title="Judgements of the harness, which are no invariants", title_justify="left", pad_edge=False
-    )
+    others = Table(title="Judgements of the harness, which are no invariants")
     others.add_column("id", no_wrap=True, style="bold")
     others.add_column("statement", ratio=1)
     for judgement in JUDGEMENTS.values():

@@ -149,11 +149,11 @@ def _report(figures: Figures, trace: Path, total: int, settings: ReplaySettings,
             }
         )
     else:
-        from rich.table import Table
+        from kvcrucible.cli.tables import Table
 
-        table = Table(title=f"Replay of {safe(trace.name)}", title_justify="left", pad_edge=False)
-        table.add_column("figure", overflow="fold")
-        table.add_column("value", justify="right", overflow="fold")
+        table = Table(title=f"Replay of {safe(trace.name)}")
+        table.add_column("figure")
+        table.add_column("value", justify="right")
         for name, value in _rows(figures, total, settings.capacity_pages, settings.page_size):
             table.add_row(name, value)
         out = console()

@@ -13,8 +13,8 @@ from enum import IntEnum, StrEnum
 class ExitStatus(IntEnum):
     """What the command line's exit status means (DESIGN 4.13).
 
-    ``OUTPUT_CLOSED``: whoever read the output went away before its end (``… | head``); quiet, and the status that a shell
-    shows for a program that a closed pipe stops.  Not 0, since a verdict that nobody has read is no "held".
+    ``OUTPUT_CLOSED``: whoever read the output went away before its end (``… | head``); quiet, and the status that a
+    shell shows for a program that a closed pipe stops.  Not 0, since a verdict that nobody has read is no "held".
     """
 
     HELD = 0
