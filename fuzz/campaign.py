@@ -82,7 +82,9 @@ class Failure:
 
 @dataclass(slots=True)
 class Report:
-    """What a campaign did.  ``cut_short``: it stopped before all examples for another reason than a failure."""
+    """What a campaign did.  ``cut_short``: it stopped before all examples for another reason than a failure.
+    ``shrinking``: a failure was seen, and what runs now makes it smaller.
+    """
 
     plan: Plan
     capabilities: Capabilities
@@ -90,6 +92,7 @@ class Report:
     failure: Failure | None = None
     cut_short: str | None = None
     seconds: float = 0.0
+    shrinking: bool = False
 
     def backends(self) -> tuple[str | None, ...]:
         """Return what settings have beside Main: what was asked for and the engine can have.
@@ -149,8 +152,8 @@ def default_depths() -> tuple[Depth, ...]:
 def run(plan: Plan, on_progress: Callable[[Report], None] | None = None) -> Report:
     """Run the campaign; stops at the first failure, which comes out minimal.
 
-    ``on_progress`` is called after each example.  Raises ``NotRunError`` where the engine or a depth is not to be had.
-    Interruption ends it with ``cut_short``.
+    ``on_progress`` is called after each example, failing ones included.  Raises ``NotRunError`` where the engine or
+    a depth is not to be had.  Interruption ends it with ``cut_short``.
     """
     if Depth.PAYLOAD in plan.depths:
         _use_one_thread()
@@ -160,6 +163,7 @@ def run(plan: Plan, on_progress: Callable[[Report], None] | None = None) -> Repo
 
     def finished_example() -> None:
         report.seconds = time.perf_counter() - began
+        report.shrinking = recorder.first is not None
         if on_progress is not None:
             on_progress(report)
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
+from kvcrucible.contract.in_words import in_words
 from kvcrucible.contract.operations import (
     Cancel,
     EndUnit,
@@ -165,7 +166,7 @@ class LockStep:
             try:
                 self._twin.follow(operation, actual, tokens, after)
             except Exception as error:
-                raise _engine_fault(f"writing after {operation!r}", error) from error
+                raise _engine_fault(f"writing after {in_words(operation)}", error) from error
         if actual.refusal is None and isinstance(operation, Truncate):
             self._last_cut = True
         self._count(operation, actual)
@@ -183,7 +184,7 @@ class LockStep:
         try:
             return self.adapter.execute(operation)
         except Exception as error:
-            raise _engine_fault(repr(operation), error) from error
+            raise _engine_fault(in_words(operation), error) from error
 
     def _observe(self, before: Snapshot, actual: Outcome, after: Snapshot) -> list[Violation]:
         violations: list[Violation] = []
