@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from kvcrucible.contract.in_words import in_words
 from kvcrucible.contract.operations import (
     AdmissionMode,
     Admitted,
@@ -96,7 +97,7 @@ class EffectsJudge:
         found = self._counts.copied_columns() - self._copied
         if due is None or found == due:
             return []
-        return [mismatch("cow-isolation", f"{operation!r}, columns copied", found, due)]
+        return [mismatch("cow-isolation", f"{in_words(operation)}, columns copied", found, due)]
 
     def _expected_copies(self, operation: Operation, outcome: Outcome) -> int | None:
         """Return the columns that the operation has to copy, None where that depends on more than its outcome."""

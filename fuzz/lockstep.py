@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
+from kvcrucible.contract.in_words import in_words
 from kvcrucible.contract.operations import (
     Cancel,
     EndUnit,
@@ -42,9 +43,10 @@ from kvcrucible.fuzz.steps import ReadBack, RunEffects, Step
 from kvcrucible.fuzz.waivers import Waiver, covering, waivers_of
 from kvcrucible.invariants import registry
 from kvcrucible.invariants.behaviour import epochs_risen, unchanged
+from kvcrucible.invariants.judgements import ENGINE_FAULT, raised
 from kvcrucible.invariants.monitor import Monitor
 from kvcrucible.invariants.monitor import Tally as InvariantTally
-from kvcrucible.invariants.violation import ENGINE_FAULT, InvariantViolated, Violation
+from kvcrucible.invariants.violation import InvariantViolated, Violation
 from kvcrucible.reference.accounting import AccountingModel
 
 if TYPE_CHECKING:
@@ -164,7 +166,7 @@ class LockStep:
             try:
                 self._twin.follow(operation, actual, tokens, after)
             except Exception as error:
-                raise _engine_fault(f"writing after {operation!r}", error) from error
+                raise _engine_fault(f"writing after {in_words(operation)}", error) from error
         if actual.refusal is None and isinstance(operation, Truncate):
             self._last_cut = True
         self._count(operation, actual)
@@ -182,7 +184,7 @@ class LockStep:
         try:
             return self.adapter.execute(operation)
         except Exception as error:
-            raise _engine_fault(repr(operation), error) from error
+            raise _engine_fault(in_words(operation), error) from error
 
     def _observe(self, before: Snapshot, actual: Outcome, after: Snapshot) -> list[Violation]:
         violations: list[Violation] = []
@@ -268,4 +270,4 @@ class LockStep:
 
 
 def _engine_fault(what: str, error: Exception) -> InvariantViolated:
-    return InvariantViolated([Violation(ENGINE_FAULT, f"{what} raised {type(error).__name__}: {error}")])
+    return InvariantViolated([Violation(ENGINE_FAULT, f"{what} raised {raised(error)}")])
