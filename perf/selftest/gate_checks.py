@@ -39,7 +39,9 @@ _AT_ONCE = 2_000_000
 def twelve_pairs() -> Plan:
     """Return the default plan, ended at 12 pairs."""
     plan = default_thresholds().plan
-    return Plan(tuple(pairs for pairs in plan.looks if pairs <= 12), plan.error_rate, plan.false_discovery_rate)
+    return Plan(
+        tuple(pairs for pairs in plan.looks if pairs <= 12), plan.error_rate, plan.false_discovery_rate
+    )
 
 
 def differences(
@@ -73,9 +75,7 @@ def coverage(generator: np.random.Generator, scale: float) -> Iterator[Figure]:
 def _covered(model: NoiseModel, generator: np.random.Generator, trials: int, pairs: int) -> int:
     hits = 0
     for part in _parts(trials, pairs):
-        lower, upper = intervals.interval(
-            differences(model, generator, part, pairs, 0.02), 0.025, RESAMPLES
-        )
+        lower, upper = intervals.interval(differences(model, generator, part, pairs, 0.02), 0.025, RESAMPLES)
         truth = np.log1p(0.02)
         hits += int(((lower <= truth) & (truth <= upper)).sum())
     return hits
@@ -98,7 +98,7 @@ def processes(generator: np.random.Generator, scale: float) -> Iterator[Figure]:
 
 
 def false_failures(generator: np.random.Generator, scale: float) -> Iterator[Figure]:
-    """Check that at most 1 % of suites of 50 unchanged metrics have a FAIL, with the minimum effect as low as allowed."""
+    """Check that at most 1 % of suites of 50 unchanged metrics have a FAIL, down to the lowest minimum effect."""
     model, plan = models(NOISE)[0], twelve_pairs()
     trials = _trials(40_000, scale)
     # The noise floor of somebody who knows the noise: the lowest minimum effect that the gate accepts.

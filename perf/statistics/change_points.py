@@ -7,8 +7,8 @@ gives, they find changes in nine of ten series that have none.  This one
    that step it takes a rougher estimate, from differences over one and two nights, which a step hardly moves
    (``var(lag 2) / var(lag 1) = 1 + ρ`` for AR(1));
 2. whitens, ``e(t) = y(t) - ρ y(t-1)``, and takes the largest standardised difference of means over *seeded intervals*
-   (Kovács, Bühlmann, Li and Munk 2023): a fixed set of about as many intervals as nights, short and long, so that a step
-   and its way back, which cancel over the whole series, show in a short one;
+   (Kovács, Bühlmann, Li and Munk 2023): a fixed set of about as many intervals as nights, short and long, so that a
+   step and its way back, which cancel over the whole series, show in a short one;
 3. confirms by permutation: shuffled innovations are made into series of the same autocorrelation and go through steps 1
    and 2 themselves, so that neither the choice of the place nor the error in ρ is counted as evidence;
 4. asks for a minimum effect, for a share of nights on the right side, and for nights on both sides;
@@ -53,9 +53,9 @@ _DECAY = 0.5
 class ChangePoint:
     """A confirmed step.
 
-    ``at``: the first night of the new level.  ``change``: relative, of the geometric means of the nights on both sides up
-    to the next change.  ``p``: of the permutation test.  ``superiority``: the probability that a night after lies on the
-    new side of one before.
+    ``at``: the first night of the new level.  ``change``: relative, of the geometric means of the nights on both
+    sides up to the next change.  ``p``: of the permutation test.  ``superiority``: the probability that a night after
+    lies on the new side of one before.
     """
 
     at: int
@@ -66,7 +66,7 @@ class ChangePoint:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What counts as a change: ``p`` at most, a relative ``minimum_effect``, ``nights`` on both sides, ``superiority``."""
+    """What counts as a change: at most ``p``, at least ``minimum_effect``, ``nights`` a side and ``superiority``."""
 
     p: float = 0.01
     minimum_effect: float = 0.01
@@ -74,7 +74,9 @@ class Search:
     superiority: float = 0.8
 
 
-def find_change_points(values: Floats, search: Search | None = None, seed: int = 0) -> tuple[ChangePoint, ...]:
+def find_change_points(
+    values: Floats, search: Search | None = None, seed: int = 0
+) -> tuple[ChangePoint, ...]:
     """Return the change points of ``values[night]`` (positive and finite), in order of time; nothing is changed.
 
     The same values and ``seed`` give the same answer.  Raises ``ValueError`` for other values, and for more than
@@ -98,7 +100,7 @@ def find_change_points(values: Floats, search: Search | None = None, seed: int =
 
 
 def superiority(before: Floats, after: Floats) -> float:
-    """Return the share of pairs of nights, one before and one after, whose order is that of the means; ties count half."""
+    """Return the share of pairs of nights, one before and one after, in the order of the means; ties count half."""
     order = np.sign(after[:, None] - before[None, :]) * np.sign(after.mean() - before.mean())
     return float((order.mean() + 1) / 2)
 
@@ -137,7 +139,7 @@ def _changes(
 
 @cache
 def _splits(length: int, nights: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
-    """Return start, split and end (exclusive) of every split of every seeded interval that leaves ``nights`` on each side."""
+    """Return start, split and end (exclusive) of each split of a seeded interval that leaves ``nights`` a side."""
     intervals: list[tuple[int, int]] = []
     layer = 0
     while (size := length * _DECAY**layer) >= 2 * nights:

@@ -73,8 +73,8 @@ def look(
 ) -> Codes:
     """Return a :class:`Decision` for each metric of ``differences[families, metrics, pairs]``.
 
-    ``minimum_effect`` is a log ratio, broadcast over metrics.  ``family``: metrics in a family, where not all are in the
-    array.  ``undecided[families, metrics]``: those that are still asked; the rest count in the family and are no
+    ``minimum_effect`` is a log ratio, broadcast over metrics.  ``family``: metrics in a family, where not all are in
+    the array.  ``undecided[families, metrics]``: those that are still asked; the rest count in the family and are no
     discovery again, and their codes mean nothing.
     """
     effect = np.broadcast_to(np.asarray(minimum_effect, dtype=np.float64), differences.shape[:-1])
