@@ -22,6 +22,7 @@ GROUPS = (
     "capacity",
     "layout",
     "arena",
+    "perf",
     "generate",
     "model",
     "invariants",

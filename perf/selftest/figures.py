@@ -1,4 +1,4 @@
-"""A figure of the self-test: a rate over simulated trials, with its own Monte-Carlo error and the bound it must keep."""
+"""A figure of the self-test: a rate over simulated trials, with its Monte-Carlo error and the bound it must keep."""
 
 from __future__ import annotations
 

@@ -23,14 +23,18 @@ PLACE_TOLERANCE = 3
 def change_points(generator: np.random.Generator, scale: float) -> Iterator[Figure]:
     """Check false alarms without help from the minimum effect, then power with the defaults."""
     bare = Search(minimum_effect=0.0, superiority=0.0)
-    for rho, trials in ((0.5, 2_500), (0.0, 1_000)):
+    for rho, trials in ((0.5, 2_500), (0.0, 2_000)):
         total = max(50, round(trials * scale))
         series = autoregressive(generator, total, NIGHTS, rho, DEVIATION)
-        hits = sum(
-            bool(find_change_points(np.exp(one), bare, seed)) for seed, one in enumerate(series)
+        hits = sum(bool(find_change_points(np.exp(one), bare, seed)) for seed, one in enumerate(series))
+        yield Figure(
+            "change-points", f"false series of {NIGHTS} nights, AR(1) {rho}", hits, total, at_most=0.02
         )
-        yield Figure("change-points", f"false series of {NIGHTS} nights, AR(1) {rho}", hits, total, at_most=0.02)
-    for rho, age, bound, trials in ((0.0, STEP_AGE, 0.8, 400), (0.5, STEP_AGE, None, 200), (0.5, 24, None, 200)):
+    for rho, age, bound, trials in (
+        (0.0, STEP_AGE, 0.8, 600),
+        (0.5, STEP_AGE, None, 100),
+        (0.5, 24, None, 100),
+    ):
         total = max(50, round(trials * scale))
         series = with_step(autoregressive(generator, total, NIGHTS, rho, DEVIATION), NIGHTS - age, STEP)
         hits = sum(_found(np.exp(one), NIGHTS - age, seed) for seed, one in enumerate(series))

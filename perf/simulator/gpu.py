@@ -39,10 +39,11 @@ class SimulatedClock:
 class GpuTraits:
     """What a simulated GPU is like.
 
-    Clock in Hz, power in W, temperatures in °C.  ``thermal_resistance`` in K/W and ``thermal_time_s`` make a first-order
-    body.  ``cap_w`` is the power limit.  Above ``slowdown_c`` the clock falls by ``throttle`` (a share).  ``mode_gap`` is
-    by how much a process in the second mode, drawn with ``mode_share``, needs more cycles.  ``process_noise`` is the
-    standard deviation of log cycles between processes.  ``clock_drift`` is the share of the clock that is lost in an hour.
+    Clock in Hz, power in W, temperatures in °C.  ``thermal_resistance`` in K/W and ``thermal_time_s`` make a
+    first-order body.  ``cap_w`` is the power limit.  Above ``slowdown_c`` the clock falls by ``throttle`` (a share).
+    ``mode_gap`` is by how much a process in the second mode, drawn with ``mode_share``, needs more cycles.
+    ``process_noise`` is the standard deviation of log cycles between processes.  ``clock_drift`` is the share of the
+    clock that is lost in an hour.
 
     Sensors: the energy counter shows its value as of the last multiple of ``energy_period_s``; the power average covers
     only the first ``power_duty`` of each ``power_window_s``, so that short kernels fall into a gap.
@@ -155,7 +156,9 @@ class SimulatedGpu:
         traits, before = self.traits, self.clock.now_s
         self.clock.advance(seconds)
         settled = traits.ambient_c + watts * traits.thermal_resistance
-        self.temperature_c = settled + (self.temperature_c - settled) * math.exp(-seconds / traits.thermal_time_s)
+        self.temperature_c = settled + (self.temperature_c - settled) * math.exp(
+            -seconds / traits.thermal_time_s
+        )
         self.true_energy_j += watts * seconds
         if before // traits.energy_period_s != self.clock.now_s // traits.energy_period_s:
             self._shown_energy_j = self.true_energy_j

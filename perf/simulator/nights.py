@@ -12,7 +12,7 @@ Floats = NDArray[np.float64]
 def autoregressive(
     generator: np.random.Generator, series: int, nights: int, rho: float, deviation: float
 ) -> Floats:
-    """Return stationary AR(1) noise ``[series, nights]`` of lag-1 autocorrelation ``rho`` and standard ``deviation``."""
+    """Return stationary AR(1) noise ``[series, nights]``, lag-1 autocorrelation ``rho``, standard ``deviation``."""
     noise = generator.standard_normal((series, nights))
     noise[:, 1:] *= np.sqrt(1 - rho**2)
     return np.asarray(deviation * signal.lfilter([1.0], [1.0, -rho], noise, axis=1))

@@ -46,8 +46,8 @@ class NoiseModel:
 def models(paired_noise: float) -> tuple[NoiseModel, ...]:
     """Return the kinds of noise that the self-test tries.
 
-    In each, the *process* part alone gives the log ratio of a pair a standard deviation of ``paired_noise``; what else a
-    model has comes on top.
+    In each, the *process* part alone gives the log ratio of a pair a standard deviation of ``paired_noise``; what
+    else a model has comes on top.
     """
     process = paired_noise / np.sqrt(2)
     block = 3 * paired_noise
@@ -55,7 +55,7 @@ def models(paired_noise: float) -> tuple[NoiseModel, ...]:
         NoiseModel("normal", process, block),
         NoiseModel("heavy tails", process, block, tail=4),
         NoiseModel("correlated", process, block, autocorrelation=0.5),
-        NoiseModel("drift", process, block, drift=6 * paired_noise),
+        NoiseModel("drift", process, block, drift=4 * paired_noise),
         NoiseModel("bimodal", process, block, mode_gap=1.5 * paired_noise, mode_share=0.4),
         NoiseModel("throttled", process, block, throttle=2 * paired_noise, throttle_share=0.15),
     )
@@ -83,7 +83,9 @@ def process_log_times(
     if model.mode_share:
         slots += model.mode_gap * (generator.random(slots.shape) < model.mode_share)
     if model.throttle_share:
-        slots += model.throttle * _stretches(model.throttle_share, generator, (series, 2 * blocks)).reshape(slots.shape)
+        slots += model.throttle * _stretches(model.throttle_share, generator, (series, 2 * blocks)).reshape(
+            slots.shape
+        )
     base = np.where(head_first, slots[..., 1], slots[..., 0])
     head = np.where(head_first, slots[..., 0], slots[..., 1])
     return base, head

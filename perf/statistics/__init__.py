@@ -1,1 +1,1 @@
-"""The statistics behind a verdict: blocks of fresh processes, intervals, sequential looks, noise floors, change points."""
+"""The statistics behind a verdict: blocks of processes, intervals, sequential looks, noise floors, change points."""

@@ -29,7 +29,7 @@ MAX_DEPTH = 16
 
 
 def read_bounded(path: Path, limit_bytes: int = MAX_FILE_BYTES) -> str:
-    """Return the text of the regular file ``path``; raises :class:`InputError` where it is none, too large or not UTF-8."""
+    """Return the text of the regular file ``path``; raises :class:`InputError` for none, a large one, or no UTF-8."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise InputError(f"{path}: not a regular file")
@@ -73,7 +73,7 @@ class _StrictLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         if any(key in keys[:place] for place, key in enumerate(keys)):
             raise yaml.YAMLError(f"a key stands twice, near line {node.start_mark.line + 1}")
         return super().construct_mapping(node, deep)
@@ -100,7 +100,11 @@ def check_form(value: Any, schema: str, name: str) -> None:
 
 @cache
 def _validator(schema: str) -> Draft202012Validator:
-    text = resources.files("kvcrucible.perf.statistics").joinpath(f"schemas/{schema}.schema.json").read_text("utf-8")
+    text = (
+        resources.files("kvcrucible.perf.statistics")
+        .joinpath(f"schemas/{schema}.schema.json")
+        .read_text("utf-8")
+    )
     plain = json.loads(text)
     Draft202012Validator.check_schema(plain)
     return Draft202012Validator(plain)
@@ -115,7 +119,9 @@ def _check_plain(value: Any, name: str) -> None:
         level = [
             inner
             for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ())
+            for inner in (
+                outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ()
+            )
         ]
         if not level:
             return

@@ -29,15 +29,13 @@ class CrossCheck:
 def cross_check(values: NDArray[np.float64], ours: tuple[int, ...]) -> CrossCheck:
     """Compare ``ours`` with the change points that ``ruptures`` finds in ``values[night]``, positive and finite.
 
-    Its penalty is ``3 σ² log n``, with σ from differences of neighbouring nights.  Raises :class:`NotRunError` where it is
-    not installed.
+    Its penalty is ``3 σ² log n``, with σ from differences of neighbouring nights.  Raises :class:`NotRunError` where
+    it is not installed.
     """
     try:
         import ruptures
     except ImportError:
-        raise NotRunError(
-            "ruptures not installed; get it with `pip install 'kvcrucible[perf]'`"
-        ) from None
+        raise NotRunError("ruptures not installed; get it with `pip install 'kvcrucible[perf]'`") from None
     logs = np.log(values)
     if len(logs) < 4 or not np.ptp(logs):
         return CrossCheck((), ours, ())

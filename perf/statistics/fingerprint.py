@@ -115,7 +115,9 @@ def this_machine(extra: Mapping[str, str] | None = None) -> MachineFingerprint:
     }
     if (gib := _memory_gib()) is not None:
         facts["memory_gib"] = str(gib)
-    known = {name: value[:MAX_VALUE_CHARACTERS] for name, value in (facts | dict(extra or {})).items() if value}
+    known = {
+        name: value[:MAX_VALUE_CHARACTERS] for name, value in (facts | dict(extra or {})).items() if value
+    }
     return MachineFingerprint.of(Origin.MEASURED, known)
 
 

@@ -1,7 +1,7 @@
 """The gate: pairs of all metrics, thresholds and a noise floor in, verdicts out.
 
-A pure function of its input.  A runner takes the pairs of the first look, asks, takes what ``wants_pairs`` says, and asks
-again with all pairs so far; every verdict can be computed again from the stored pairs.
+A pure function of its input.  A runner takes the pairs of the first look, asks, takes what ``wants_pairs`` says, and
+asks again with all pairs so far; every verdict can be computed again from the stored pairs.
 """
 
 from __future__ import annotations
@@ -55,12 +55,17 @@ def judge(run: Run, thresholds: Thresholds, now: datetime) -> RunVerdict:
     Raises :class:`MixedOriginsError` where any part is simulated and another is not, :class:`InputError` for a metric
     without a threshold, of the wrong kind, or twice.
     """
-    everything = (*run.sampled, *run.counted, *run.unchanged, *run.slowed)
+    everything: tuple[PairedSamples | CountedWork, ...] = (
+        *run.sampled,
+        *run.counted,
+        *run.unchanged,
+        *run.slowed,
+    )
     if not run.sampled and not run.counted:
         raise InputError("the run has no metric to judge")
     floors = () if run.noise_floor is None else (run.noise_floor.origin,)
     origin = common_origin([*(part.origin for part in everything), *floors], "a run of the gate")
-    names = [part.metric for part in (*run.sampled, *run.counted)]
+    names = [part.metric for part in everything[: len(run.sampled) + len(run.counted)]]
     if len(set(names)) < len(names):
         raise InputError("the run has a metric twice")
     invalid: dict[str, MetricVerdict] = {}
@@ -91,7 +96,9 @@ def judge(run: Run, thresholds: Thresholds, now: datetime) -> RunVerdict:
 def _policy(thresholds: Thresholds, metric: str, kind: MetricKind) -> MetricPolicy:
     policy = thresholds.policy(metric)
     if policy.kind is not kind:
-        raise InputError(f"metric {metric[:200]}: the thresholds call it {policy.kind}, the run brings it as {kind}")
+        raise InputError(
+            f"metric {metric[:200]}: the thresholds call it {policy.kind}, the run brings it as {kind}"
+        )
     return policy
 
 

@@ -41,8 +41,8 @@ def t_interval(differences: Floats, tail: float) -> tuple[Floats, Floats]:
 def bca_interval(differences: Floats, tail: float, resamples: int = RESAMPLES) -> tuple[Floats, Floats]:
     """Return the bias-corrected and accelerated bootstrap interval (Efron 1987), widened for small samples.
 
-    Plain BCa is a percentile interval: for normal data it is narrower than Student's by √((n-1)/n) and by z/t, and at 20
-    pairs covers 92.9 % where it says 95 %.  Hesterberg (2015) moves the percentiles so that for normal data the
+    Plain BCa is a percentile interval: for normal data it is narrower than Student's by √((n-1)/n) and by z/t, and at
+    20 pairs covers 92.9 % where it says 95 %.  Hesterberg (2015) moves the percentiles so that for normal data the
     interval is Student's, ``z = √(n/(n-1)) · t``; the corrections for bias and skewness are applied on top.
 
     A row without variation gives an interval of no width.

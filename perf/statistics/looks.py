@@ -9,7 +9,8 @@ A metric has changed if three things agree:
 The multiplicity correction belongs to *presence*: it bounds how often a suite of unchanged code is called changed.  To
 correct *size* as well would hide true changes of twice the minimum effect in any suite of more than a few metrics.
 
-A metric passes if its interval lies wholly below the minimum effect.  Everything else is undecided.
+A metric passes if its interval lies wholly below the minimum effect.  One that seems to have improved by more than that
+waits with its pass until the last look, so that more pairs can show the improvement.  Everything else is undecided.
 """
 
 from __future__ import annotations
@@ -44,20 +45,25 @@ class LookRates:
     """The errors of one look.
 
     ``level``: one-sided, of the interval.  ``discovery``: false discovery rate.  ``error``: of the whole plan, at which
-    the sign-flip test has to agree; with few pairs its smallest p-value lies above a single look's level.
+    the sign-flip test has to agree; with few pairs its smallest p-value lies above a single look's level.  ``last``: no
+    look follows.
     """
 
     level: float
     discovery: float
     error: float
+    last: bool
 
 
 def look_rates(plan: Plan) -> tuple[LookRates, ...]:
     """Return the errors of each look of ``plan``."""
     return tuple(
-        LookRates(level, discovery, plan.error_rate)
-        for level, discovery in zip(
-            levels(plan.error_rate, plan.looks), levels(plan.false_discovery_rate, plan.looks), strict=True
+        LookRates(level, discovery, plan.error_rate, pairs == plan.most_pairs)
+        for pairs, level, discovery in zip(
+            plan.looks,
+            levels(plan.error_rate, plan.looks),
+            levels(plan.false_discovery_rate, plan.looks),
+            strict=True,
         )
     )
 
@@ -73,8 +79,8 @@ def look(
 ) -> Codes:
     """Return a :class:`Decision` for each metric of ``differences[families, metrics, pairs]``.
 
-    ``minimum_effect`` is a log ratio, broadcast over metrics.  ``family``: metrics in a family, where not all are in the
-    array.  ``undecided[families, metrics]``: those that are still asked; the rest count in the family and are no
+    ``minimum_effect`` is a log ratio, broadcast over metrics.  ``family``: metrics in a family, where not all are in
+    the array.  ``undecided[families, metrics]``: those that are still asked; the rest count in the family and are no
     discovery again, and their codes mean nothing.
     """
     effect = np.broadcast_to(np.asarray(minimum_effect, dtype=np.float64), differences.shape[:-1])
@@ -89,7 +95,8 @@ def look(
         return found
 
     codes = np.full(effect.shape, Decision.UNDECIDED, dtype=np.int8)
-    codes[upper < effect] = Decision.PASS
+    may_pass = rates.last | (differences.mean(axis=-1) >= -effect)
+    codes[(upper < effect) & may_pass] = Decision.PASS
     codes[changed(differences, lower > effect)] = Decision.FAIL
     codes[changed(-differences, upper < -effect)] = Decision.IMPROVED
     return codes

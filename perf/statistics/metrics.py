@@ -29,7 +29,8 @@ class Better(StrEnum):
 class Confirmation(StrEnum):
     """Whether cycles must agree with time before a verdict stands.
 
-    A machine that slowed its clock makes code look slower in time and not in cycles; a change in the code shows in both.
+    A machine that slowed its clock makes code look slower in time and not in cycles; a change in the code shows in
+    both.
     """
 
     #: Without cycles there is no verdict: for a GPU, whose clock moves by itself.
@@ -54,5 +55,5 @@ class MetricPolicy:
 
 
 def policy_name(metric: str) -> str:
-    """Return the name under which the thresholds file knows ``metric``: what stands before its case, as in ``name/case``."""
+    """Return the name under which the thresholds file knows ``metric``: of ``name/case`` the name."""
     return metric.partition("/")[0]

@@ -6,6 +6,7 @@ the machine's fingerprint that changed that night (a driver), and a *sentinel* s
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -43,7 +44,7 @@ class NightlySeries:
         days = [night.day for night in self.nights]
         if not days or len(days) > MAX_NIGHTS:
             raise InputError(f"{self.metric}: a series has 1 to {MAX_NIGHTS:,} nights")
-        if any(later <= earlier for earlier, later in zip(days, days[1:], strict=False)):
+        if any(later <= earlier for earlier, later in itertools.pairwise(days)):
             raise InputError(f"{self.metric}: days increase, one figure each")
         values = np.array([night.value for night in self.nights])
         if not (np.isfinite(values) & (values > 0)).all():

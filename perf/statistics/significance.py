@@ -39,7 +39,8 @@ def _signs(pairs: int) -> Floats:
     if pairs <= EXACT_UP_TO_PAIRS:
         bits = (np.arange(1 << pairs)[None, :] >> np.arange(pairs)[:, None]) & 1
         return np.asarray(1.0 - 2.0 * bits)
-    drawn = np.random.default_rng([_SIGN_SEED, pairs]).integers(0, 2, (pairs, DRAWN_SIGNS)) * 2.0 - 1.0
+    coins = np.random.default_rng([_SIGN_SEED, pairs]).integers(0, 2, (pairs, DRAWN_SIGNS))
+    drawn: Floats = np.where(coins, 1.0, -1.0)
     drawn[:, 0] = 1.0
     return drawn
 
@@ -66,9 +67,9 @@ def sign_flip_p(differences: Floats) -> Floats:
 def discoveries(p_values: Floats, rate: float, family: int | None = None) -> NDArray[np.bool_]:
     """Say which of each family ``p_values[..., metrics]`` are discoveries at false discovery rate ``rate``.
 
-    Benjamini and Hochberg (1995): with p-values in increasing order, the largest i with ``p(i) <= i · rate / m`` and all
-    before it.  If nothing changed, any discovery at all has at most probability ``rate``.  ``family`` is m where some
-    of the family are not in the array; they count as p-values of 1.
+    Benjamini and Hochberg (1995): with p-values in increasing order, the largest i with ``p(i) <= i · rate / m`` and
+    all before it.  If nothing changed, any discovery at all has at most probability ``rate``.  ``family`` is m where
+    some of the family are not in the array; they count as p-values of 1.
     """
     metrics = p_values.shape[-1]
     size = metrics if family is None else family

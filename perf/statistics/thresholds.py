@@ -21,9 +21,9 @@ MIN_PAIRS = 6
 class Plan:
     """When the gate looks, and the errors that it may make over all looks together.
 
-    ``looks``: pairs of processes at each look, increasing.  ``error_rate``: one-sided error of a claim about one metric.
-    ``false_discovery_rate``: of the metrics of a suite that are said to have changed, the share that may not have.
-    Raises :class:`InputError` for looks that do not increase or begin below :data:`MIN_PAIRS`.
+    ``looks``: pairs of processes at each look, increasing.  ``error_rate``: one-sided error of a claim about one
+    metric. ``false_discovery_rate``: of the metrics of a suite that are said to have changed, the share that may not
+    have. Raises :class:`InputError` for looks that do not increase or begin below :data:`MIN_PAIRS`.
     """
 
     looks: tuple[int, ...]
@@ -33,7 +33,9 @@ class Plan:
     def __post_init__(self) -> None:
         rising = all(earlier < later for earlier, later in zip(self.looks, self.looks[1:], strict=False))
         if not self.looks or self.looks[0] < MIN_PAIRS or not rising:
-            raise InputError(f"looks {list(self.looks)}: use increasing numbers of pairs, the first at least {MIN_PAIRS}")
+            raise InputError(
+                f"looks {list(self.looks)}: use increasing numbers of pairs, the first at least {MIN_PAIRS}"
+            )
 
     @property
     def most_pairs(self) -> int:
@@ -52,10 +54,12 @@ class Thresholds:
     metrics: Mapping[str, MetricPolicy]
 
     def policy(self, metric: str) -> MetricPolicy:
-        """Return what is asked of ``metric`` (``name`` or ``name/case``); raises :class:`InputError` where nothing is."""
+        """Return what is asked of ``metric`` (``name`` or ``name/case``); raises :class:`InputError` for none."""
         found = self.metrics.get(policy_name(metric))
         if found is None:
-            raise InputError(f"metric {metric[:200]}: no threshold; the file has {', '.join(sorted(self.metrics))}")
+            raise InputError(
+                f"metric {metric[:200]}: no threshold; the file has {', '.join(sorted(self.metrics))}"
+            )
         return found
 
 
@@ -67,7 +71,9 @@ def read_thresholds(path: Path) -> Thresholds:
 @cache
 def default_thresholds() -> Thresholds:
     """Return the thresholds that come with the package."""
-    return _thresholds(resources.files("kvcrucible.perf").joinpath("thresholds.yaml").read_text("utf-8"), "thresholds")
+    return _thresholds(
+        resources.files("kvcrucible.perf").joinpath("thresholds.yaml").read_text("utf-8"), "thresholds"
+    )
 
 
 def _thresholds(text: str, name: str) -> Thresholds:

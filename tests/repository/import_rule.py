@@ -44,7 +44,19 @@ BARRED: dict[str, tuple[str, ...]] = {
 
 #: Top-level names of libraries that only an extra installs.
 OPTIONAL_LIBRARIES = frozenset(
-    {"torch", "numpy", "triton", "pynvml", "gguf", "tokenizers", "ray", "jinja2", "safetensors"}
+    {
+        "torch",
+        "numpy",
+        "scipy",
+        "ruptures",
+        "triton",
+        "pynvml",
+        "gguf",
+        "tokenizers",
+        "ray",
+        "jinja2",
+        "safetensors",
+    }
 )
 
 #: Modules that may import those at module level, named by prefix; everything else imports them where it needs them.
@@ -56,8 +68,24 @@ TENSOR_MODULES = (
     "kvcrucible.fuzz.adapters.torch_paged",
     "kvcrucible.fuzz.content",
     "kvcrucible.fuzz.payload",
+    "kvcrucible.perf.calibration",
     "kvcrucible.perf.generate",
     "kvcrucible.perf.reference_cache",
+    "kvcrucible.perf.selftest.gate_checks",
+    "kvcrucible.perf.selftest.night_checks",
+    "kvcrucible.perf.selftest.run",
+    "kvcrucible.perf.simulator.nights",
+    "kvcrucible.perf.simulator.noise",
+    "kvcrucible.perf.simulator.runs",
+    "kvcrucible.perf.statistics.blocks",
+    "kvcrucible.perf.statistics.change_points",
+    "kvcrucible.perf.statistics.cross_check",
+    "kvcrucible.perf.statistics.gate",
+    "kvcrucible.perf.statistics.intervals",
+    "kvcrucible.perf.statistics.looks",
+    "kvcrucible.perf.statistics.nightly",
+    "kvcrucible.perf.statistics.noise_floor",
+    "kvcrucible.perf.statistics.significance",
     "kvcrucible.reference.attention",
     "kvcrucible.reference.codecs",
     "kvcrucible.reference.contiguous",
