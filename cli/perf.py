@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kvcrucible.cli import perf_calibrate, perf_selftest
+from kvcrucible.cli import perf_calibrate, perf_sampler, perf_selftest
 
 
 def register(app: typer.Typer) -> None:
@@ -13,3 +13,4 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="perf")
     perf_calibrate.register(group)
     perf_selftest.register(group)
+    perf_sampler.register(group)

@@ -72,7 +72,7 @@ class Device:
             (*values.REASON_COUNTERS.values(), values.FIELD_MEMORY_TEMPERATURE),
         )
         power = self._reading_power()
-        temperature = self._or_none("temperature", self._temperature)
+        temperature = self._temperature()
         margin = self._or_none("margin", lambda: nvml.nvmlDeviceGetMarginTemperature(board))
         stopped = time.monotonic_ns()
         counters = {name: int(value) for name, value in zip(names, fields, strict=False) if value is not None}
@@ -147,14 +147,14 @@ class Device:
             )
         return None if mask is None else int(mask)
 
-    def _temperature(self) -> int:
+    def _temperature(self) -> int | None:
         nvml, board = self._nvml, self._board
-        try:
-            return int(nvml.nvmlDeviceGetTemperatureV(board, nvml.NVML_TEMPERATURE_GPU))
-        except nvml.NVMLError as error:
-            if error.value not in values.PERMANENT:
-                raise
-        return int(nvml.nvmlDeviceGetTemperature(board, nvml.NVML_TEMPERATURE_GPU))
+        sensor = nvml.NVML_TEMPERATURE_GPU
+        found = self._or_none("temperature", lambda: nvml.nvmlDeviceGetTemperatureV(board, sensor))
+        if found is None and self._refused_for_good("temperature"):
+            # The older call, which newer drivers call deprecated.
+            found = self._or_none("older temperature", lambda: nvml.nvmlDeviceGetTemperature(board, sensor))
+        return None if found is None else int(found)
 
     def _choose_power(self) -> tuple[Callable[[], float | None], str]:
         """Return how power is read, and its name: the instant one where there is one.

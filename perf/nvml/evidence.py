@@ -41,8 +41,8 @@ class Evidence:
     """The sensors during one window; None where the device does not say.
 
     ``sm_mhz`` and ``memory_mhz`` are means over time, ``cycles`` the window's length times the former.  ``reasons`` is the
-    mask over all readings; ``held_ns`` how long each counted reason held (from the counters, so what lies between two
-    readings is in it); ``counter_reset`` names counters that went back.  ``foreign`` are processes that are not the
+    mask over all readings; ``held_ns`` how long each counted reason held in the ``counted_seconds`` from the reading before the
+    window to the one after (from counters, so what lies between two readings is in it); ``counter_reset`` names counters that went back.  ``foreign`` are processes that are not the
     sample's; ``foreign_hidden`` says that the sample's own are not among those listed, as in a container whose process
     ids are not the host's, and then only surplus processes count.  ``uncorrected`` and ``remapped`` are *new* errors;
     ``pending`` and ``failed`` are states.
@@ -56,6 +56,7 @@ class Evidence:
     cycles: float | None
     reasons: int | None
     held_ns: Mapping[str, int]
+    counted_seconds: float
     counter_reset: tuple[str, ...]
     power_w: float | None
     start_c: int | None
@@ -72,10 +73,10 @@ class Evidence:
     refused: tuple[str, ...]
 
     def held_share(self, reason: str) -> float | None:
-        """Return the share of the window for which a counted reason held, None where it is not counted."""
-        if reason not in self.held_ns or self.seconds <= 0:
+        """Return the share of the counted time for which a reason held, None where it is not counted."""
+        if reason not in self.held_ns or self.counted_seconds <= 0:
             return None
-        return min(1.0, self.held_ns[reason] / 1e9 / self.seconds)
+        return min(1.0, self.held_ns[reason] / 1e9 / self.counted_seconds)
 
     def to_plain(self) -> dict[str, Any]:
         """Return the JSON form, as it is stored."""
@@ -111,6 +112,7 @@ def evidence(record: Record, window: Window, own_pids: Collection[int], uses_gpu
         None if sm is None else sm * 1e6 * seconds,
         mask if masks else None,
         held,
+        (readings[-1].at_ns - readings[0].at_ns) / 1e9 if readings else 0.0,
         reset,
         power,
         temperatures[0] if temperatures else None,

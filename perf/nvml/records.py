@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from kvcrucible.contract.errors import InputError
 from kvcrucible.perf.origin import Origin
-from kvcrucible.perf.statistics.bounded_files import parse_json, read_bounded
 
 #: Largest record of a sampler that is read back: a day at ten readings a second.
 MAX_RECORD_BYTES = 256 << 20
@@ -91,7 +90,7 @@ class Header:
 class Record:
     """All that one sampler wrote.
 
-    ``cpu_ns`` is the CPU time that it took and ``late_ns`` the longest time by which a reading was late.  ``lost`` names
+    ``cpu_ns`` is the CPU time that sampling took and ``late_ns`` the longest time by which a reading was late.  ``lost`` names
     a status after which nothing more could be read, empty where there was none.
     """
 
@@ -151,6 +150,9 @@ def end_line(cpu_ns: int, late_ns: int, lost: str) -> str:
 
 def read_record(path: Path) -> Record:
     """Return the record in the file ``path``; raises :class:`InputError` where it is damaged or has no end."""
+    # Here, because the sampler only writes: it must start fast, and reading takes the schema library in.
+    from kvcrucible.perf.statistics.bounded_files import parse_json, read_bounded
+
     found: dict[str, list[Any]] = {"header": [], "reading": [], "edge": [], "health": [], "end": []}
     for number, text in enumerate(read_bounded(path, MAX_RECORD_BYTES).splitlines(), start=1):
         where = f"{path}: line {number}"

@@ -38,7 +38,7 @@ def sample(library: Library, out: Path, interval_ns: int, poll_ns: int, cpu: int
     header = Header(
         library.origin, facts, refused, device.mig, device.power_source, interval_ns, poll_ns, cpu
     )
-    started = time.monotonic_ns()
+    started, spent = time.monotonic_ns(), time.process_time_ns()
     next_reading, next_health, late, lost = started + interval_ns, started + HEALTH_NS, 0, ""
     with out.open("w", encoding="utf-8") as file:
         for one in (header, first, health):
@@ -63,7 +63,7 @@ def sample(library: Library, out: Path, interval_ns: int, poll_ns: int, cpu: int
                 break
         for one in (device.read(), device.health()):
             file.write(line(one) + "\n")
-        file.write(end_line(time.process_time_ns(), late, lost) + "\n")
+        file.write(end_line(time.process_time_ns() - spent, late, lost) + "\n")
 
 
 def _told_to_stop(timeout_ns: int) -> bool:
