@@ -184,7 +184,9 @@ def _selfcheck(
         print_json({"bound": BOUND, "status": int(status), **asdict(found)})
         raise typer.Exit(status)
     origin = found.metrics[0].origin
-    table = Table("metric", title=f"{origin}: with the sampler against without it, {pairs} pairs of processes")
+    table = Table(
+        "metric", title=f"{origin}: with the sampler against without it, {pairs} pairs of processes"
+    )
     for heading in ("change", "from", "to", f"below {BOUND:.1%}"):
         table.add_column(heading, justify="right")
     words_of = {True: "yes", False: "NO", None: "not decided"}

@@ -192,9 +192,7 @@ class Device:
         """Return a value for each field, None where it was refused; one call for all, each with a status of its own."""
         library = self._library
         whole = "field values"
-        got = library.ask(
-            whole, lambda: self._nvml.nvmlDeviceGetFieldValues(self._board, list(wanted))
-        )
+        got = library.ask(whole, lambda: self._nvml.nvmlDeviceGetFieldValues(self._board, list(wanted)))
         if isinstance(got, Missing):
             library.refused.update(dict.fromkeys(names, got))
             return (None,) * len(names)

@@ -113,7 +113,9 @@ def reject_pair(base: Evidence, head: Evidence) -> tuple[Rejection, ...]:
     if base.start_c is not None and head.start_c is not None:
         apart = abs(base.start_c - head.start_c)
         if apart > MAX_START_DIFFERENCE_C:
-            found.append(Rejection(Reject.TEMPERATURE_DIFFERS, f"{base.start_c} °C against {head.start_c} °C"))
+            found.append(
+                Rejection(Reject.TEMPERATURE_DIFFERS, f"{base.start_c} °C against {head.start_c} °C")
+            )
     return tuple(found)
 
 

@@ -11,5 +11,6 @@ def exact_metrics(case: str, before: WorkCounters, after: WorkCounters) -> dict[
     """Return ``work/CASE/COUNTER`` to how far each counter moved between two copies of the engine's counters."""
     earlier, later = asdict(before), asdict(after)
     return {
-        f"work/{case}/{name.replace('_', '-')}": int(later[name]) - int(earlier[name]) for name in sorted(later)
+        f"work/{case}/{name.replace('_', '-')}": int(later[name]) - int(earlier[name])
+        for name in sorted(later)
     }

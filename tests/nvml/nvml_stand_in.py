@@ -23,7 +23,9 @@ CASES: Mapping[str, tuple[float, Mapping[str, str]]] = {
     "counter reset": (1.0, {"STAND_IN_RESET_MS": "500"}),
     "function not supported": (
         1.0,
-        {"STAND_IN_FAIL": "nvmlDeviceGetTotalEnergyConsumption=3,field:83=3,nvmlDeviceGetMarginTemperature=3"},
+        {
+            "STAND_IN_FAIL": "nvmlDeviceGetTotalEnergyConsumption=3,field:83=3,nvmlDeviceGetMarginTemperature=3"
+        },
     ),
     "library not found": (1.0, {"LD_LIBRARY_PATH": ""}),
 }

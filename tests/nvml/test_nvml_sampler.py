@@ -61,9 +61,7 @@ def test_energy_is_the_counters_delta_over_a_long_window(stand_in: Path) -> None
     assert plain["evidence"]["margin_c"] == 32
 
 
-def test_readings_come_through_the_driver_structures(
-    stand_in: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readings_come_through_the_driver_structures(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record, found, used = watched(stand_in, monkeypatch)
     assert record.origin is found.origin is used.origin is Origin.SIMULATED
     assert record.header.facts == {
@@ -76,7 +74,13 @@ def test_readings_come_through_the_driver_structures(
     }
     assert record.header.refused == {}
     first = record.readings[0]
-    assert (first.sm_mhz, first.memory_mhz, first.temperature_c, first.memory_temperature_c, first.margin_c) == (
+    assert (
+        first.sm_mhz,
+        first.memory_mhz,
+        first.temperature_c,
+        first.memory_temperature_c,
+        first.margin_c,
+    ) == (
         1980,
         3201,
         55,
@@ -156,7 +160,10 @@ def test_a_refused_function_leaves_the_rest(
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ({"LD_LIBRARY_PATH": "/nonexistent"}, "no NVML: the driver's library libnvidia-ml.so.1 was not found"),
+        (
+            {"LD_LIBRARY_PATH": "/nonexistent"},
+            "no NVML: the driver's library libnvidia-ml.so.1 was not found",
+        ),
         ({"STAND_IN_FAIL": "nvmlInitWithFlags=9"}, "no NVML: Driver Not Loaded"),
     ],
 )
@@ -215,9 +222,7 @@ def test_the_sampler_ends_with_its_parent_and_its_record_is_whole(
 
 def test_the_selfcheck_compares_with_and_without(stand_in: Path) -> None:
     benchmark = "import json,random; print(json.dumps({'x': [1 + random.random() / 100]}))"
-    done = command(
-        stand_in, "--selfcheck", "--pairs", "6", "--json", "--command", f'python -c "{benchmark}"'
-    )
+    done = command(stand_in, "--selfcheck", "--pairs", "6", "--json", "--command", f'python -c "{benchmark}"')
     plain = json.loads(done.stdout)
     assert [one["metric"] for one in plain["metrics"]] == ["x"]
     assert plain["metrics"][0]["pairs"] == 6

@@ -134,7 +134,9 @@ def test_instructions_are_counted_or_the_reason_is_stated() -> None:
     if isinstance(counter, str):
         assert counter
         pytest.skip(counter)
-    found = [time_cpu(lambda n=n: sum(range(n)), 1, counter=counter)[0].instructions for n in (20_000, 80_000)]
+    found = [
+        time_cpu(lambda n=n: sum(range(n)), 1, counter=counter)[0].instructions for n in (20_000, 80_000)
+    ]
     counter.close()
     few, many = found
     assert few is not None
@@ -164,9 +166,10 @@ def test_steps_are_the_same_in_every_process() -> None:
 def test_steps_count_only_the_package_and_put_the_tracer_back() -> None:
     before = sys.gettrace()
     counts = count_steps(lambda: exact_metrics("x", WorkCounters(), WorkCounters()), "kvcrucible.perf")
-    assert set(counts) == {"timing.work:exact_metrics", "timing.work:exact_metrics.<locals>.<dictcomp>"} or set(
-        counts
-    ) == {"timing.work:exact_metrics"}
+    assert set(counts) == {
+        "timing.work:exact_metrics",
+        "timing.work:exact_metrics.<locals>.<dictcomp>",
+    } or set(counts) == {"timing.work:exact_metrics"}
     assert sys.gettrace() is before
 
 
