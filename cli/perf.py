@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kvcrucible.cli import perf_calibrate, perf_history, perf_sampler, perf_selftest
+from kvcrucible.cli import perf_calibrate, perf_compare, perf_history, perf_sampler, perf_selftest
 
 
 def register(app: typer.Typer) -> None:
@@ -15,3 +15,4 @@ def register(app: typer.Typer) -> None:
     perf_selftest.register(group)
     perf_sampler.register(group)
     perf_history.register(group)
+    perf_compare.register(group)
