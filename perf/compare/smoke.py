@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 #: Sequences that are active at once, tokens of a prompt, rounds of decoding.
-SEQUENCES, PROMPT_TOKENS, ROUNDS = 16, 256, 64
+SEQUENCES, PROMPT_TOKENS, ROUNDS = 16, 256, 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ def _filled(engine: Any, count: int = SEQUENCES) -> list[int]:
     from kvcrucible.contract.tokens import run
 
     sequences = [engine.submit(run(one, 0, PROMPT_TOKENS), ROUNDS) for one in range(count)]
-    engine.schedule()
-    engine.end_unit(engine.begin_unit([Prefill(one, PROMPT_TOKENS) for one in sequences]))
+    admitted = engine.schedule().admitted
+    engine.end_unit(engine.begin_unit([Prefill(one.sequence, PROMPT_TOKENS - one.hit) for one in admitted]))
     return sequences
 
 
@@ -106,7 +106,7 @@ def payload() -> dict[str, int]:
     from kvcrucible.engine.storage.torch_storage import TorchStorage
 
     capacity = 4 * 64
-    storage = TorchStorage(storage_profile("bf16"), Geometry(2, 2, 32), capacity, 16, SEQUENCES + 1, 64)
+    storage = TorchStorage(storage_profile("BF16"), Geometry(2, 2, 32), capacity, 16, SEQUENCES + 1, 64)
     engine = _engine(storage, capacity=capacity)
     sequences = _filled(engine, 4)
     _decoded(engine, sequences)
