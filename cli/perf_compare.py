@@ -22,7 +22,9 @@ def register(group: typer.Typer) -> None:
 
 def compare(
     base: str = typer.Option(..., "--base", help="Revision to compare with, as git names it."),
-    head: str = typer.Option(".", "--head", help="Revision to judge; `.` is the tracked files as they are now."),
+    head: str = typer.Option(
+        ".", "--head", help="Revision to judge; `.` is the tracked files as they are now."
+    ),
     repository: Path = typer.Option(Path("."), "--repository", help="Checkout that has both."),
     seed: int = typer.Option(0, "--seed", min=0, help="Seed of the order in which processes run."),
     counts_only: bool = typer.Option(False, "--counts-only", help="Exact work alone; takes seconds."),
@@ -64,7 +66,8 @@ def compare(
     with tempfile.TemporaryDirectory(prefix="kvcrucible-compare-") as name:
         folder = Path(name)
         sides = [
-            check_out(repository, revision, folder / side) for side, revision in (("base", base), ("head", head))
+            check_out(repository, revision, folder / side)
+            for side, revision in (("base", base), ("head", head))
         ]
         with Progress(console=errors, transient=True, disable=as_json or not errors.is_terminal) as progress:
             total = 4 if counts_only else 4 + limits.plan.most_pairs

@@ -180,7 +180,8 @@ def benchmark(
         print_json(plain)
     else:
         console().print(
-            f"{found.database}, {found.rows:,} made-up figures in {found.series:,} series (filled in {found.fill_s:.0f} s)\n"
+            f"{found.database}, {found.rows:,} made-up figures in {found.series:,} series "
+            f"(filled in {found.fill_s:.0f} s)\n"
             f"one series of {found.runs:,}: {found.series_s * 1e3:.1f} ms (bound {SERIES_BOUND_S * 1e3:.0f} ms)\n"
             f"all series against the 100 runs before: {found.compare_s:.2f} s (bound {COMPARE_BOUND_S:.0f} s)",
             soft_wrap=True,

@@ -37,8 +37,8 @@ def sampler(
 ) -> None:
     """Watch a GPU for a while: energy, clocks, why they fell, temperature, memory, foreign processes, errors.
 
-    Says whether a sample timed meanwhile would count (status 0) or be rejected (status 3), and why. Status 5 where there
-    is no driver to ask. It reads and never sets anything.
+    Says whether a sample timed meanwhile would count (status 0) or be rejected (status 3), and why. Status 5 where
+    there is no driver to ask. It reads and never sets anything.
     """
     from kvcrucible.cli.optional import require_modules
 

@@ -96,7 +96,9 @@ def paired(
 
 def _summaries(process: Mapping[str, Any]) -> dict[str, float]:
     return {
-        f"{TIMED[kind][0]}/{case}": float(process_summary(np.asarray(values, dtype=np.float64), TIMED[kind][1]))
+        f"{TIMED[kind][0]}/{case}": float(
+            process_summary(np.asarray(values, dtype=np.float64), TIMED[kind][1])
+        )
         for case, entry in process["cases"].items()
         for kind, values in entry.items()
     }

@@ -45,7 +45,9 @@ def check_out(repository: Path, name: str, target: Path) -> Revision:
         packed.extractall(target, filter="data")
     archive.unlink()
     if not (target / "src" / "kvcrucible" / "engine").exists():
-        raise InputError(f"{name[:100]}: no KV Crucible in this revision (src/kvcrucible/engine is not there)")
+        raise InputError(
+            f"{name[:100]}: no KV Crucible in this revision (src/kvcrucible/engine is not there)"
+        )
     return Revision(name, commit, target)
 
 
@@ -56,7 +58,9 @@ def _commit(repository: Path, name: str) -> str:
         name = found or "HEAD"
     if name.startswith("-"):
         raise InputError(f"{name[:100]}: not a revision")
-    return _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}", named=name)
+    return _git(
+        repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}", named=name
+    )
 
 
 def _git(repository: Path, *words: str, named: str = "") -> str:

@@ -43,7 +43,7 @@ DRIVERS = (
 COUNTING_PROCESSES = 2
 
 #: Timings of each case in one process.
-REPEATS = 7
+REPEATS = 5
 
 #: Seconds that one process may take, bytes that it may print.
 TIMEOUT_SECONDS, MAX_OUTPUT_BYTES = 300, 16 << 20
@@ -142,8 +142,8 @@ def compare(
 ) -> Comparison:
     """Compare ``head`` with ``base``; the order inside blocks is drawn from ``seed``.
 
-    ``counts_only``: two processes a side and no timing.  Raises :class:`InputError` where a process fails or no case runs
-    on both sides.
+    ``counts_only``: two processes a side and no timing.  Raises :class:`InputError` where a process fails or no
+    case runs on both sides.
     """
     machine = this_machine()
     counts: dict[str, list[Process]] = {"base": [], "head": []}
@@ -158,15 +158,16 @@ def compare(
         reasons = "; ".join(f"{case}: {why}" for case, why in left_out.items())
         raise InputError(f"no case runs on both revisions: {reasons[:1000]}")
     if counts_only:
-        verdict = judge(Run((), work, (), (), None), thresholds, datetime.now(UTC))
-        return Comparison(verdict, 0, steps, left_out, ("time: only counts were asked for",), ())
+        counts_verdict = judge(Run((), work, (), (), None), thresholds, datetime.now(UTC))
+        return Comparison(counts_verdict, 0, steps, left_out, ("time: only counts were asked for",), ())
     generator = np.random.default_rng(seed)
     blocks: dict[str, list[Process]] = {role: [] for role in ROLES}
     places: list[dict[str, int]] = []
     slowdowns = thresholds.slowdown * min(
         policy.minimum_effect for name, policy in thresholds.metrics.items() if name == "cpu-time"
     )
-    verdict, samples = None, ()
+    verdict: RunVerdict | None = None
+    samples: tuple[PairedSamples, ...] = ()
     for pairs in thresholds.plan.looks:
         orders = _orders(generator, pairs - len(places))
         for order in orders:
@@ -215,7 +216,8 @@ def _assembled(
             try:
                 noise[one.metric] = measure_noise(one, thresholds.policy(one.metric))
             except InputError:
-                # Equal code that differs from itself, or a clock that does not move: the gate says that it has no floor.
+                # Equal code that differs from itself, or a clock that does not move: the gate says that it has no
+                # floor.
                 continue
         noise_floor = certify(noise, machine, datetime.now(UTC), thresholds.expires_days)
     return Run(

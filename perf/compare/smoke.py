@@ -90,7 +90,7 @@ def materialise() -> dict[str, int]:
 
     pool = PagePool(PoolSpec(capacity_pages=512))
     granted = 0
-    for number in range(160):
+    for number in range(80):
         reservation = pool.reserve(320)
         leases = [lease for _ in range(64) for lease in pool.materialise(reservation, 1)]
         leases += pool.materialise(reservation, 192 + number % 64)

@@ -21,8 +21,8 @@ BUSY_MS = 30_000
 def open_database(url: str) -> sa.Engine:
     """Return an engine on ``url``, brought up to date; the caller disposes of it.
 
-    A SQLite file and its folder are made where they are absent.  Raises :class:`InputError`, in which no password stands,
-    where the URL makes no sense, its driver is absent or the server does not answer.
+    A SQLite file and its folder are made where they are absent.  Raises :class:`InputError`, in which no password
+    stands, where the URL makes no sense, its driver is absent or the server does not answer.
     """
     try:
         parsed = sa.make_url(url)

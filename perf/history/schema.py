@@ -1,7 +1,7 @@
 """Tables of the store and the steps from one version to the next.
 
-Every version is a step in :data:`STEPS` that is never edited again; opening a store takes the steps that it lacks, in one
-transaction.  A store that is newer than this program is refused: half-understood history is worse than none.
+Every version is a step in :data:`STEPS` that is never edited again; opening a store takes the steps that it lacks,
+in one transaction.  A store that is newer than this program is refused: half-understood history is worse than none.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ blobs = sa.Table(
     sa.Column("data", sa.LargeBinary, nullable=False),
 )
 
-#: One figure of one series in one run.  The primary key is the order on disk (SQLite keeps no other), so that a series is
-#: one range; the index on the run serves comparisons of runs.
+#: One figure of one series in one run.  The primary key is the order on disk (SQLite keeps no other), so that a
+#: series is one range; the index on the run serves comparisons of runs.
 summaries = sa.Table(
     "summaries",
     metadata,

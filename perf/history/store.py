@@ -33,8 +33,8 @@ _ROWS_AT_ONCE = 5_000
 class Figure:
     """One figure of a run: ``value`` in ``unit``, a summary of ``samples`` kept ones.
 
-    ``raw`` is any JSON value with all samples, the ``rejected`` ones and their reasons and evidence included; None where
-    a tool gave no samples.
+    ``raw`` is any JSON value with all samples, the ``rejected`` ones and their reasons and evidence included; None
+    where a tool gave no samples.
     """
 
     metric: str
@@ -47,7 +47,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One figure of a series as it is stored; ``raw`` names the samples (:meth:`Store.raw`), None where there are none."""
+    """One figure of a series as it is stored; ``raw`` names the samples for :meth:`Store.raw`, None for none."""
 
     run: int
     revision: str
@@ -116,8 +116,8 @@ class Store:
         """Store a run with all its figures, or nothing; return its number.
 
         Every figure joins the series of its metric on ``machine``; a simulated machine is another machine, so simulated
-        figures join simulated series alone.  Raises :class:`InputError` for a metric twice, a unit other than the series
-        has, or a value that is not finite.
+        figures join simulated series alone.  Raises :class:`InputError` for a metric twice, a unit other than the
+        series has, or a value that is not finite.
         """
         found = list(figures)
         names = [one.metric for one in found]

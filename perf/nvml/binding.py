@@ -7,7 +7,7 @@ refused (a virtual machine, a MIG slice, an old driver), and a sample without a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -92,10 +92,8 @@ def open_library() -> Iterator[Library]:
         yield Library(pynvml)
     finally:
         # A library that is lost may refuse to shut down as well; what was read stays good.
-        try:
+        with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
-        except pynvml.NVMLError:
-            pass
 
 
 def text(value: str | bytes) -> str:

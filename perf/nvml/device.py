@@ -104,16 +104,8 @@ class Device:
         at = time.monotonic_ns()
         memory = self._or_none("memory", lambda: nvml.nvmlDeviceGetMemoryInfo(self._slice))
         pids = self._pids()
-        corrected, uncorrected = (
-            self._or_none(
-                f"ECC {name}",
-                lambda kind=kind: nvml.nvmlDeviceGetTotalEccErrors(board, kind, nvml.NVML_VOLATILE_ECC),
-            )
-            for name, kind in (
-                ("corrected", nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-                ("uncorrected", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-            )
-        )
+        corrected = self._errors("ECC corrected", nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)
+        uncorrected = self._errors("ECC uncorrected", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
         remapped = self._or_none("remapped rows", lambda: nvml.nvmlDeviceGetRemappedRows(board))
         return Health(
             at,
@@ -123,6 +115,13 @@ class Device:
             corrected,
             uncorrected,
             None if remapped is None else tuple(int(one) for one in remapped),  # type: ignore[arg-type]
+        )
+
+    def _errors(self, reading: str, kind: int) -> int | None:
+        """Return the memory errors of one kind since the driver was loaded."""
+        nvml, board = self._nvml, self._board
+        return self._or_none(
+            reading, lambda: int(nvml.nvmlDeviceGetTotalEccErrors(board, kind, nvml.NVML_VOLATILE_ECC))
         )
 
     def _pids(self) -> tuple[int, ...] | None:

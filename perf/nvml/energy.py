@@ -63,15 +63,16 @@ def energy(record: Record, start_ns: int, stop_ns: int) -> Energy:
     edges = [edge for edge in record.edges if start_ns <= edge.at_ns <= stop_ns]
     if len(edges) < 2:
         refused = record.header.refused.get("energy")
-        reason = NoEnergy.NOT_SUPPORTED if refused else NoEnergy.FEW_UPDATES
-        return Energy(record.origin, None, 0.0, 0, None, None, reason, refused or "")
+        none = NoEnergy.NOT_SUPPORTED if refused else NoEnergy.FEW_UPDATES
+        return Energy(record.origin, None, 0.0, 0, None, None, none, refused or "")
     seconds = (edges[-1].at_ns - edges[0].at_ns) / 1e9
     back = _reset(edges)
     joules = None if back else (edges[-1].energy_mj - edges[0].energy_mj) / 1000
     integrated = None
     if record.header.power_source.startswith("instant"):
         integrated = _integral(record.readings, edges[0].at_ns, edges[-1].at_ns)
-    reason, detail = None, ""
+    reason: NoEnergy | None = None
+    detail = ""
     if back:
         reason, detail = NoEnergy.COUNTER_RESET, f"from {back[0]:,} to {back[1]:,} mJ"
     elif record.header.mig:

@@ -40,11 +40,12 @@ def timed() -> Iterator[Window]:
 class Evidence:
     """The sensors during one window; None where the device does not say.
 
-    ``sm_mhz`` and ``memory_mhz`` are means over time, ``cycles`` the window's length times the former.  ``reasons`` is the
-    mask over all readings; ``held_ns`` how long each counted reason held in the ``counted_seconds`` from the reading before the
-    window to the one after (from counters, so what lies between two readings is in it); ``counter_reset`` names counters that went back.  ``foreign`` are processes that are not the
-    sample's; ``foreign_hidden`` says that the sample's own are not among those listed, as in a container whose process
-    ids are not the host's, and then only surplus processes count.  ``uncorrected`` and ``remapped`` are *new* errors;
+    ``sm_mhz`` and ``memory_mhz`` are means over time, ``cycles`` the window's length times the former.  ``reasons``
+    is the mask over all readings; ``held_ns`` how long each counted reason held in the ``counted_seconds`` from the
+    reading before the window to the one after (from counters, so what lies between two readings is in it);
+    ``counter_reset`` names counters that went back.  ``foreign`` are processes that are not the sample's;
+    ``foreign_hidden`` says that the sample's own are not among those listed, as in a container whose process ids
+    are not the host's, and then only surplus processes count.  ``uncorrected`` and ``remapped`` are *new* errors;
     ``pending`` and ``failed`` are states.
     """
 

@@ -23,8 +23,8 @@ BOUND = 0.002
 class Perturbation:
     """One metric with the sampler against without: relative change and its 95 % interval, above 0 for slower with it.
 
-    ``held``: True where the interval lies below :data:`BOUND`, False where it lies above, None where the pairs are too few
-    or the machine too noisy to say.
+    ``held``: True where the interval lies below :data:`BOUND`, False where it lies above, None where the pairs are
+    too few or the machine too noisy to say.
     """
 
     origin: Origin
@@ -61,8 +61,8 @@ def selfcheck(
 ) -> SelfCheck:
     """Run ``pairs`` blocks of ``process`` with and without a sampler beside it, in random order, and compare.
 
-    Raises :class:`NvmlAbsentError` where there is nothing to sample, :class:`InputError` for too few pairs or a benchmark
-    that prints other metrics each time.
+    Raises :class:`NvmlAbsentError` where there is nothing to sample, :class:`InputError` for too few pairs or a
+    benchmark that prints other metrics each time.
     """
     if pairs < MIN_PAIRS:
         raise InputError(f"selfcheck: at least {MIN_PAIRS} pairs")

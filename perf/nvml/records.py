@@ -24,9 +24,9 @@ MAX_RECORD_BYTES = 256 << 20
 class Reading:
     """One look at the fast sensors.
 
-    ``at_ns``: the middle of the look, which took ``cost_ns``.  Clocks in MHz, power in W, temperatures in °C; ``margin_c``
-    is the distance to the nearest slowdown.  ``reasons`` is a mask (:data:`values.EVENT_REASONS`), ``counters`` name to
-    ns since the driver was loaded.
+    ``at_ns``: the middle of the look, which took ``cost_ns``.  Clocks in MHz, power in W, temperatures in °C;
+    ``margin_c`` is the distance to the nearest slowdown.  ``reasons`` is a mask (:data:`values.EVENT_REASONS`),
+    ``counters`` name to ns since the driver was loaded.
     """
 
     at_ns: int
@@ -53,9 +53,9 @@ class Edge:
 class Health:
     """One look at what changes slowly.
 
-    Memory in bytes; ``used_bytes`` includes what the driver keeps for itself.  ``pids`` are all processes with a context.
-    ``uncorrected`` counts ECC errors that could not be corrected; the remapped rows are correctable, uncorrectable,
-    pending (0 or 1), failed (0 or 1).
+    Memory in bytes; ``used_bytes`` includes what the driver keeps for itself.  ``pids`` are all processes with a
+    context. ``uncorrected`` counts ECC errors that could not be corrected; the remapped rows are correctable,
+    uncorrectable, pending (0 or 1), failed (0 or 1).
     """
 
     at_ns: int
@@ -90,8 +90,8 @@ class Header:
 class Record:
     """All that one sampler wrote.
 
-    ``cpu_ns`` is the CPU time that sampling took and ``late_ns`` the longest time by which a reading was late.  ``lost`` names
-    a status after which nothing more could be read, empty where there was none.
+    ``cpu_ns`` is the CPU time that sampling took and ``late_ns`` the longest time by which a reading was late.
+    ``lost`` names a status after which nothing more could be read, empty where there was none.
     """
 
     header: Header
@@ -128,10 +128,10 @@ Timed = TypeVar("Timed", Reading, Health)
 
 
 def _around(items: tuple[Timed, ...], start_ns: int, stop_ns: int) -> tuple[Timed, ...]:
-    before = [one for one in items if one.at_ns < start_ns][-1:]
-    inside = [one for one in items if start_ns <= one.at_ns <= stop_ns]
-    after = [one for one in items if one.at_ns > stop_ns][:1]
-    return (*before, *inside, *after)
+    inside = [place for place, one in enumerate(items) if start_ns <= one.at_ns <= stop_ns]
+    first = inside[0] if inside else sum(one.at_ns < start_ns for one in items)
+    last = inside[-1] + 1 if inside else first
+    return items[max(0, first - 1) : last + 1]
 
 
 _KINDS: Mapping[str, type[Any]] = {"reading": Reading, "edge": Edge, "health": Health, "header": Header}

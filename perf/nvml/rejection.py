@@ -1,7 +1,8 @@
-"""Which samples do not count, and why.  They are kept and shown: a machine that rejects half of them is itself a finding.
+"""Which samples do not count, and why.  They are kept and shown: a machine that rejects half of them is a finding.
 
-Some evidence speaks against one sample, whatever it is compared with.  A power cap does not: a loaded board may stand at
-its limit all day, on both sides alike.  Nor does a temperature.  They speak against a *pair* whose sides differ in them.
+Some evidence speaks against one sample, whatever it is compared with.  A power cap does not: a loaded board may
+stand at its limit all day, on both sides alike.  Nor does a temperature.  They speak against a *pair* whose sides
+differ in them.
 """
 
 from __future__ import annotations

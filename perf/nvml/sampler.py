@@ -36,8 +36,8 @@ def sampler_cpu() -> int | None:
 class Sampler:
     """A sampler's process, from :meth:`start` to :meth:`stop`; as a context manager it does not outlive its block.
 
-    ``device``: index of a GPU, or the UUID of a MIG slice.  It is pinned to ``cpu`` so that whoever is timed can be kept
-    away from there.  One use only.
+    ``device``: index of a GPU, or the UUID of a MIG slice.  It is pinned to ``cpu`` so that whoever is timed can be
+    kept away from there.  One use only.
     """
 
     def __init__(

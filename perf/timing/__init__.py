@@ -1,1 +1,1 @@
-"""How one process times something: CPU and wall time, instructions, work counters, and device time behind an interface."""
+"""How one process times something: CPU and wall time, instructions, work counters, device time behind an interface."""

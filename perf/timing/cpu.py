@@ -30,8 +30,8 @@ def time_cpu(
     """Return ``repeats`` timings of ``work()``, after ``warm_up`` runs that are not kept.
 
     The collector of cycles stands still inside a run and runs between two, so that no run pays for another's garbage.
-    ``slowdown``: each run is followed by a spin of that share of its own CPU time inside the window, which is a slowdown
-    of known size for the gate's positive control.
+    ``slowdown``: each run is followed by a spin of that share of its own CPU time inside the window, which is a
+    slowdown of known size for the gate's positive control.
     """
     if repeats < 1 or warm_up < 0 or slowdown < 0:
         raise ValueError("repeats >= 1, warm_up >= 0, slowdown >= 0")

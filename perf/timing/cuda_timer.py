@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from kvcrucible.contract.errors import NotRunError
 from kvcrucible.contract.extras import install_remedy
-
-if TYPE_CHECKING:
-    import torch
 
 #: The flush writes so many times the size of the cache.  Once is not enough where lines are not replaced in order.
 FLUSH_FACTOR = 2
@@ -33,8 +30,8 @@ class CudaTimer:
         self._clock = clock or (lambda: None)
         cache_bytes = int(torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size)
         self._flush = torch.empty(FLUSH_FACTOR * cache_bytes, dtype=torch.int8, device="cuda")
-        self._begin = torch.cuda.Event(enable_timing=True)
-        self._end = torch.cuda.Event(enable_timing=True)
+        self._begin: Any = _event()
+        self._end: Any = _event()
 
     def flush_cache(self) -> None:
         """Queue a write of twice the cache."""
@@ -61,10 +58,14 @@ class CudaTimer:
             for _ in range(CAPTURE_WARM_UP):
                 work()
         torch.cuda.current_stream().wait_stream(side)
-        graph: torch.cuda.CUDAGraph = torch.cuda.CUDAGraph()
+        graph: Any = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             work()
-        return graph.replay
+
+        def replay() -> None:
+            graph.replay()
+
+        return replay
 
     def clock_mhz(self) -> float | None:
         """Return what the sampler said last."""
@@ -73,6 +74,13 @@ class CudaTimer:
     def now_s(self) -> float:
         """Return the wall clock."""
         return time.monotonic()
+
+
+def _event() -> Any:
+    import torch
+
+    make: Any = torch.cuda.Event
+    return make(enable_timing=True)
 
 
 def cuda_timer(clock: Callable[[], float | None] | None = None) -> CudaTimer:

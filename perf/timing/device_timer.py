@@ -3,8 +3,8 @@
 The order matters and is fixed here, so that it can be tested without a device:
 
 1. warm up until the clock is steady, not for a number of runs: a GPU that was idle takes a second to reach its clock;
-2. before each window, make the cache cold (or leave it warm, and say so), and wait until that has happened: a flush that
-   is still running when the window opens is timed with it;
+2. before each window, make the cache cold (or leave it warm, and say so), and wait until that has happened: a flush
+   that is still running when the window opens is timed with it;
 3. inside the window nothing but the work, replayed as a graph where launches should not count.
 """
 
@@ -48,9 +48,10 @@ class DeviceTimer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """When the clock counts as steady: the means of the last two groups of ``group`` runs differ by at most ``tolerance``
+    """When the clock counts as steady, and after how many seconds (``limit_s``) it is given up.
 
-    (in clock, or in time where no clock is told).  After ``limit_s`` seconds it is given up.
+    Steady: the means of the last two groups of ``group`` runs differ by at most ``tolerance``, in clock or, where no
+    clock is told, in time.
     """
 
     group: int = 5
@@ -122,8 +123,8 @@ def _agree(last: Sequence[float], before: Sequence[float], plan: WarmUp) -> bool
 def rotation(buffer_bytes: int, cache_bytes: int) -> int:
     """Return how many copies of a buffer to go through in turn, so that none is still in the cache when it comes again.
 
-    Between two uses of one copy, the others must fill the cache: at least ``cache_bytes`` of them.  For work that cannot
-    stand a flush between its runs; a captured graph has to hold all the copies, not one.
+    Between two uses of one copy, the others must fill the cache: at least ``cache_bytes`` of them.  For work that
+    cannot stand a flush between its runs; a captured graph has to hold all the copies, not one.
     """
     if buffer_bytes < 1 or cache_bytes < 0:
         raise ValueError("buffer_bytes >= 1, cache_bytes >= 0")

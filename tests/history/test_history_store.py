@@ -8,8 +8,10 @@ from statistics import fmean, stdev
 
 import pytest
 
-sa = pytest.importorskip("sqlalchemy", reason="needs the perf extra")
+pytest.importorskip("sqlalchemy", reason="needs the perf extra")
 pytest.importorskip("scipy", reason="needs the perf extra")
+
+import sqlalchemy as sa
 
 from kvcrucible.contract.errors import InputError
 from kvcrucible.perf.history import benchmark
