@@ -10,8 +10,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.table import Table
-
+    from kvcrucible.cli.tables import Table
     from kvcrucible.perf.selftest.figures import Figure
 
 #: How a figure's status is coloured.

@@ -152,7 +152,7 @@ def boundary(generator: np.random.Generator, scale: float) -> Iterator[Figure]:
     """Check the claims where they are hardest: at an effect of exactly the minimum, each errs at most in 5 %."""
     for title, plan, full in (
         ("12 pairs", twelve_pairs(), 200_000),
-        ("default plan", default_thresholds().plan, 15_000),
+        ("default plan", default_thresholds().plan, 45_000),
     ):
         trials = _trials(full, scale)
         codes, _ = _one_changed(models(NOISE)[0], generator, trials, plan, MINIMUM_EFFECT, alone=True)

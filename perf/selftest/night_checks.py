@@ -31,7 +31,7 @@ def change_points(generator: np.random.Generator, scale: float) -> Iterator[Figu
             "change-points", f"false series of {NIGHTS} nights, AR(1) {rho}", hits, total, at_most=0.02
         )
     for rho, age, bound, trials in (
-        (0.0, STEP_AGE, 0.8, 600),
+        (0.0, STEP_AGE, 0.8, 500),
         (0.5, STEP_AGE, None, 100),
         (0.5, 24, None, 100),
     ):

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvcrucible.contract.errors import NotRunError
+from kvcrucible.contract.extras import install_remedy
 
 #: Nights by which the two may place one change differently.
 PLACE_TOLERANCE = 3
@@ -35,7 +36,7 @@ def cross_check(values: NDArray[np.float64], ours: tuple[int, ...]) -> CrossChec
     try:
         import ruptures
     except ImportError:
-        raise NotRunError("ruptures not installed; get it with `pip install 'kvcrucible[perf]'`") from None
+        raise NotRunError(f"ruptures not installed; {install_remedy('perf')}") from None
     logs = np.log(values)
     if len(logs) < 4 or not np.ptp(logs):
         return CrossCheck((), ours, ())

@@ -11,14 +11,14 @@ import yaml
 
 pytest.importorskip("scipy", reason="needs the `perf` extra")
 
-from scipy import stats  # noqa: E402
+from perf_samples import NOW, SIMULATED, pairs_of, thresholds
+from scipy import stats
 
-from kvcrucible.contract.errors import InputError  # noqa: E402
-from kvcrucible.perf.statistics import bounded_files  # noqa: E402
-from kvcrucible.perf.statistics.metrics import Confirmation, MetricKind  # noqa: E402
-from kvcrucible.perf.statistics.noise_floor import Noise, certify, measure_noise, read_noise_floor  # noqa: E402
-from kvcrucible.perf.statistics.thresholds import default_thresholds, read_thresholds  # noqa: E402
-from perf_samples import NOW, SIMULATED, pairs_of, thresholds  # noqa: E402
+from kvcrucible.contract.errors import InputError
+from kvcrucible.perf.statistics import bounded_files
+from kvcrucible.perf.statistics.metrics import Confirmation, MetricKind
+from kvcrucible.perf.statistics.noise_floor import Noise, certify, measure_noise, read_noise_floor
+from kvcrucible.perf.statistics.thresholds import default_thresholds, read_thresholds
 
 CONTRACT = {
     "end-to-end-decode": 0.01,

@@ -10,15 +10,15 @@ import pytest
 
 pytest.importorskip("scipy", reason="needs the `perf` extra")
 
-import numpy as np  # noqa: E402
+import numpy as np
+from perf_samples import NOW, SIMULATED, floor_of, pairs_of, run_of, thresholds
 
-from kvcrucible.contract.errors import ExitStatus, InputError  # noqa: E402
-from kvcrucible.perf.statistics.fingerprint import MachineFingerprint  # noqa: E402
-from kvcrucible.perf.statistics.gate import judge  # noqa: E402
-from kvcrucible.perf.statistics.looks import Decision, all_looks  # noqa: E402
-from kvcrucible.perf.statistics.samples import CountedWork, PairedSamples  # noqa: E402
-from kvcrucible.perf.statistics.verdict import Reason, Verdict  # noqa: E402
-from perf_samples import NOW, SIMULATED, floor_of, pairs_of, run_of, thresholds  # noqa: E402
+from kvcrucible.contract.errors import ExitStatus, InputError
+from kvcrucible.perf.statistics.fingerprint import MachineFingerprint
+from kvcrucible.perf.statistics.gate import judge
+from kvcrucible.perf.statistics.looks import Decision, all_looks
+from kvcrucible.perf.statistics.samples import CountedWork, PairedSamples
+from kvcrucible.perf.statistics.verdict import Reason, Verdict
 
 LIMITS = thresholds()
 

@@ -9,15 +9,16 @@ import pytest
 
 pytest.importorskip("scipy", reason="needs the `perf` extra")
 
-from kvcrucible.contract.errors import InputError  # noqa: E402
-from kvcrucible.perf.origin import MixedOriginsError, Origin, common_origin  # noqa: E402
-from kvcrucible.perf.simulator.gpu import SimulatedClock, SimulatedGpu  # noqa: E402
-from kvcrucible.perf.simulator.runs import paired_run  # noqa: E402
-from kvcrucible.perf.statistics.fingerprint import MachineFingerprint, this_machine  # noqa: E402
-from kvcrucible.perf.statistics.gate import judge  # noqa: E402
-from kvcrucible.perf.statistics.nightly import Night, NightlySeries, attribute  # noqa: E402
-from kvcrucible.perf.statistics.samples import CountedWork  # noqa: E402
-from perf_samples import MEASURED, NOW, SIMULATED, floor_of, pairs_of, run_of, thresholds  # noqa: E402
+from perf_samples import MEASURED, NOW, SIMULATED, floor_of, pairs_of, run_of, thresholds
+
+from kvcrucible.contract.errors import InputError
+from kvcrucible.perf.origin import MixedOriginsError, Origin, common_origin
+from kvcrucible.perf.simulator.gpu import SimulatedClock, SimulatedGpu
+from kvcrucible.perf.simulator.runs import paired_run
+from kvcrucible.perf.statistics.fingerprint import MachineFingerprint, this_machine
+from kvcrucible.perf.statistics.gate import judge
+from kvcrucible.perf.statistics.nightly import Night, NightlySeries, attribute
+from kvcrucible.perf.statistics.samples import CountedWork
 
 
 def nights(machine: MachineFingerprint, first_day: int = 0) -> tuple[Night, ...]:

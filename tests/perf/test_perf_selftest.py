@@ -9,14 +9,14 @@ import pytest
 
 pytest.importorskip("scipy", reason="needs the `perf` extra")
 
-import numpy as np  # noqa: E402
-from scipy import special  # noqa: E402
+import numpy as np
+from scipy import special
 
-from kvcrucible.contract.errors import ExitStatus, InputError  # noqa: E402
-from kvcrucible.perf.selftest import gate_checks  # noqa: E402
-from kvcrucible.perf.selftest.figures import Figure, Status, exit_status  # noqa: E402
-from kvcrucible.perf.selftest.run import CHECKS, selftest  # noqa: E402
-from kvcrucible.perf.statistics import blocks, change_points, intervals, looks, significance  # noqa: E402
+from kvcrucible.contract.errors import ExitStatus, InputError
+from kvcrucible.perf.selftest import gate_checks
+from kvcrucible.perf.selftest.figures import Figure, Status, exit_status
+from kvcrucible.perf.selftest.run import CHECKS, selftest
+from kvcrucible.perf.statistics import blocks, change_points, intervals, looks, significance
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -6,18 +6,18 @@ import pytest
 
 pytest.importorskip("scipy", reason="needs the `perf` extra")
 
-import numpy as np  # noqa: E402
+import numpy as np
+from perf_samples import NOW, thresholds
 
-from kvcrucible.perf.simulator.gpu import SW_POWER_CAP, SW_THERMAL, GpuTraits, SimulatedClock, SimulatedGpu  # noqa: E402
-from kvcrucible.perf.simulator.nights import autoregressive, with_step  # noqa: E402
-from kvcrucible.perf.simulator.noise import NoiseModel, models, process_log_times, timings  # noqa: E402
-from kvcrucible.perf.simulator.runs import paired_run  # noqa: E402
-from kvcrucible.perf.statistics.blocks import head_first  # noqa: E402
-from kvcrucible.perf.statistics.gate import Run, judge  # noqa: E402
-from kvcrucible.perf.statistics.noise_floor import certify, measure_noise  # noqa: E402
-from kvcrucible.perf.statistics.samples import PairedSamples  # noqa: E402
-from kvcrucible.perf.statistics.verdict import MetricVerdict, Reason, Verdict  # noqa: E402
-from perf_samples import NOW, thresholds  # noqa: E402
+from kvcrucible.perf.simulator.gpu import SW_POWER_CAP, SW_THERMAL, GpuTraits, SimulatedClock, SimulatedGpu
+from kvcrucible.perf.simulator.nights import autoregressive, with_step
+from kvcrucible.perf.simulator.noise import NoiseModel, models, process_log_times, timings
+from kvcrucible.perf.simulator.runs import paired_run
+from kvcrucible.perf.statistics.blocks import head_first
+from kvcrucible.perf.statistics.gate import Run, judge
+from kvcrucible.perf.statistics.noise_floor import certify, measure_noise
+from kvcrucible.perf.statistics.samples import PairedSamples
+from kvcrucible.perf.statistics.verdict import MetricVerdict, Reason, Verdict
 
 
 def gpu(seed: int = 0, **traits: float) -> SimulatedGpu:

@@ -160,7 +160,7 @@ def test_a_look_says_what_is_true(draw: np.random.Generator) -> None:
 
 def test_a_change_that_signs_do_not_confirm_stays_undecided() -> None:
     effect = np.log1p(0.01)
-    # Against the minimum effect Student's p is 0.012; by signs it is 4/64, since two pairs lie (just) on the other side.
+    # Against the minimum effect Student's p is 0.012; by signs it is 4/64: two pairs lie (just) on the other side.
     beyond = 0.02 * np.array([1.0, 1.0, 1.0, 1.0, -0.01, -0.01])
     plan = Plan((6,), 0.05, 0.05)
     assert intervals.t_interval(beyond, 0.05)[0] > 0
