@@ -39,8 +39,8 @@ def compare(
 ) -> None:
     """Judge a revision against another: the smoke suite in fresh processes, in random blocks.
 
-    Status 0 where nothing got worse, 1 where something did, 3 where the pairs do not decide. Work counters and bytecode
-    steps are exact; time is judged beside an unchanged and a slowed twin, which run with it.
+    Status 0 where nothing got worse, 1 where something did, 3 where the pairs do not decide. Work counters and
+    executed bytecodes are exact; time is judged beside an unchanged and a slowed twin, which run with it.
     """
     import json
     import tempfile
@@ -105,7 +105,7 @@ def _plain(found: Comparison, sides: list[Revision], seed: int) -> dict[str, Any
         "seed": seed,
         "blocks": found.blocks,
         **found.verdict.to_plain(),
-        "steps": [asdict(one) for one in found.steps],
+        "bytecodes": [asdict(one) for one in found.bytecodes],
         "left_out": dict(found.left_out),
         "not_measured": list(found.not_measured),
         "pairs": [
@@ -159,10 +159,10 @@ def _show(found: Comparison, sides: list[Revision]) -> None:
     out.print(table)
     if quiet:
         out.print(f"{quiet} exact counts are the same on both sides")
-    for change in found.steps[:MAX_SHOWN]:
+    for change in found.bytecodes[:MAX_SHOWN]:
         ratio = f"{change.head / change.base - 1:+.1%}" if change.base else "new"
         out.print(
-            f"steps in {safe(change.case)}: {safe(change.function)} {change.base:,} to {change.head:,} ({ratio})",
+            f"bytecodes in {safe(change.case)}: {safe(change.function)} {change.base:,} to {change.head:,} ({ratio})",
             soft_wrap=True,
         )
     for case, why in found.left_out.items():

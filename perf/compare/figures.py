@@ -16,12 +16,12 @@ from kvcrucible.perf.statistics.samples import CountedWork, PairedSamples
 #: can only make wall time longer, so the lower quartile has more of the code and less of the neighbour.
 TIMED = {"cpu": ("cpu-time", 0.5), "wall": ("wall-time", 0.25), "instructions": ("instructions", 0.5)}
 
-#: Smallest share of a case's steps that a function has to have, on either side, to be named.
+#: Smallest share of a case's bytecodes that a function has to have, on either side, to be named.
 MIN_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class StepChange:
+class BytecodeChange:
     """A function of the engine that executes more or fewer bytecode instructions: attribution, not a verdict."""
 
     case: str
@@ -33,7 +33,7 @@ class StepChange:
 def counted(
     machine: MachineFingerprint, base: Sequence[Mapping[str, Any]], head: Sequence[Mapping[str, Any]]
 ) -> tuple[CountedWork, ...]:
-    """Return the exact metrics that all processes of both sides have: work counters and the steps of each case."""
+    """Return the exact metrics that all processes of both sides have: work counters and the bytecodes of each case."""
     sides = [[_exact(process) for process in side] for side in (base, head)]
     shared = set.intersection(*(set(process) for side in sides for process in side))
     return tuple(
@@ -52,20 +52,20 @@ def _exact(process: Mapping[str, Any]) -> dict[str, int]:
     for case, entry in process["cases"].items():
         for counter, value in entry["work"].items():
             found[f"work/{case}/{counter.replace('_', '-')}"] = int(value)
-        found[f"steps/{case}"] = sum(entry["steps"].values())
+        found[f"bytecodes/{case}"] = sum(entry["bytecodes"].values())
     return found
 
 
-def step_changes(base: Mapping[str, Any], head: Mapping[str, Any]) -> tuple[StepChange, ...]:
+def bytecode_changes(base: Mapping[str, Any], head: Mapping[str, Any]) -> tuple[BytecodeChange, ...]:
     """Return the functions that changed in each case, the largest difference first; those of a tiny share left out."""
     found = []
     for case in base["cases"].keys() & head["cases"].keys():
-        before, after = (side["cases"][case]["steps"] for side in (base, head))
+        before, after = (side["cases"][case]["bytecodes"] for side in (base, head))
         least = MIN_SHARE * min(sum(before.values()), sum(after.values()))
         for function in before.keys() | after.keys():
             old, new = before.get(function, 0), after.get(function, 0)
             if old != new and max(old, new) >= least:
-                found.append(StepChange(case, function, old, new))
+                found.append(BytecodeChange(case, function, old, new))
     return tuple(sorted(found, key=lambda one: (-abs(one.head - one.base), one.case, one.function)))
 
 

@@ -24,10 +24,10 @@ def _load(modules: dict[str, str]) -> None:
         spec.loader.exec_module(module)
 
 
-def _counted(case: Any, count_steps: Any) -> dict[str, Any]:
+def _counted(case: Any, count_bytecodes: Any) -> dict[str, Any]:
     # Once before: what is imported and computed on the first call is the process's work, not the case's.
     work = case.run()
-    return {"work": work, "steps": count_steps(case.run, "kvcrucible.engine")}
+    return {"work": work, "bytecodes": count_bytecodes(case.run, "kvcrucible.engine")}
 
 
 def _timed(case: Any, settings: dict[str, Any], counter: Any, time_cpu: Any) -> dict[str, list[float]]:
@@ -48,7 +48,7 @@ def main() -> int:
         return 4
     smoke = sys.modules["kvcrucible.perf.compare.smoke"]
     time_cpu = sys.modules["kvcrucible.perf.timing.cpu"].time_cpu
-    count_steps = sys.modules["kvcrucible.perf.timing.steps"].count_steps
+    count_bytecodes = sys.modules["kvcrucible.perf.timing.bytecodes"].count_bytecodes
     counting = settings["mode"] == "count"
     opened = None if counting else sys.modules["kvcrucible.perf.timing.instructions"].open_counter()
     counter = None if isinstance(opened, str) else opened
@@ -58,7 +58,7 @@ def main() -> int:
             continue
         try:
             cases[name] = (
-                _counted(case, count_steps) if counting else _timed(case, settings, counter, time_cpu)
+                _counted(case, count_bytecodes) if counting else _timed(case, settings, counter, time_cpu)
             )
         except Exception as error:
             # Whatever an old revision lacks: the case is left out, and the reason is shown.

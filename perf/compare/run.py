@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from kvcrucible.contract.errors import InputError
-from kvcrucible.perf.compare.figures import StepChange, counted, paired, step_changes
+from kvcrucible.perf.compare.figures import BytecodeChange, bytecode_changes, counted, paired
 from kvcrucible.perf.compare.revisions import Revision
 from kvcrucible.perf.statistics.bounded_files import parse_json
 from kvcrucible.perf.statistics.fingerprint import MachineFingerprint, this_machine
@@ -35,7 +35,7 @@ from kvcrucible.perf.statistics.verdict import RunVerdict
 DRIVERS = (
     "kvcrucible.perf.timing.instructions",
     "kvcrucible.perf.timing.cpu",
-    "kvcrucible.perf.timing.steps",
+    "kvcrucible.perf.timing.bytecodes",
     "kvcrucible.perf.compare.smoke",
 )
 
@@ -56,7 +56,7 @@ Process = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was found.  ``blocks`` of four processes ran; ``verdict`` is the gate's; ``steps`` say where work changed.
+    """What was found: the gate's ``verdict`` after ``blocks`` of four processes; ``bytecodes`` say where work changed.
 
     ``left_out``: case to why it did not run on both sides.  ``not_measured``: what this machine does not offer.
     ``samples`` are all pairs, from which the verdict can be computed again.
@@ -64,7 +64,7 @@ class Comparison:
 
     verdict: RunVerdict
     blocks: int
-    steps: tuple[StepChange, ...]
+    bytecodes: tuple[BytecodeChange, ...]
     left_out: Mapping[str, str]
     not_measured: tuple[str, ...]
     samples: tuple[PairedSamples, ...]
@@ -97,6 +97,8 @@ class Runner:
         }
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         environment["PYTHONPATH"] = str(revision.source)
+        # One thread: a pool of them spins while it waits, which on a busy machine takes the time of everybody.
+        environment["OMP_NUM_THREADS"] = "1"
         if mode == "count":
             environment["PYTHONHASHSEED"] = "0"
         command = [
@@ -152,14 +154,14 @@ def compare(
             counts[name].append(runner(revision, "count"))
             progress("counting work")
     work = counted(machine, counts["base"], counts["head"])
-    steps = step_changes(counts["base"][0], counts["head"][0])
+    bytecodes = bytecode_changes(counts["base"][0], counts["head"][0])
     left_out = _left_out(counts)
     if not work:
         reasons = "; ".join(f"{case}: {why}" for case, why in left_out.items())
         raise InputError(f"no case runs on both revisions: {reasons[:1000]}")
     if counts_only:
         counts_verdict = judge(Run((), work, (), (), None), thresholds, datetime.now(UTC))
-        return Comparison(counts_verdict, 0, steps, left_out, ("time: only counts were asked for",), ())
+        return Comparison(counts_verdict, 0, bytecodes, left_out, ("time: only counts were asked for",), ())
     generator = np.random.default_rng(seed)
     blocks: dict[str, list[Process]] = {role: [] for role in ROLES}
     places: list[dict[str, int]] = []
@@ -183,7 +185,7 @@ def compare(
     assert verdict is not None
     reason = blocks["base"][0].get("no_instructions")
     missing = (f"instructions: {reason}",) if reason else ()
-    return Comparison(verdict, len(places), steps, left_out, missing, samples)
+    return Comparison(verdict, len(places), bytecodes, left_out, missing, samples)
 
 
 def _orders(generator: np.random.Generator, count: int) -> list[list[str]]:

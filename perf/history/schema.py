@@ -1,6 +1,6 @@
-"""Tables of the store and the steps from one version to the next.
+"""Tables of the store and the migrations from one version to the next.
 
-Every version is a step in :data:`STEPS` that is never edited again; opening a store takes the steps that it lacks,
+Every version is a function in :data:`MIGRATIONS` that is never edited again; opening a store runs those it lacks,
 in one transaction.  A store that is newer than this program is refused: half-understood history is worse than none.
 """
 
@@ -132,26 +132,26 @@ def _rejected_and_runs(connection: sa.Connection) -> None:
     connection.execute(sa.text("CREATE INDEX summaries_by_run ON summaries (run)"))
 
 
-#: Version n is reached by the first n steps.
-STEPS: tuple[Callable[[sa.Connection], None], ...] = (_first, _rejected_and_runs)
+#: Version n is reached by the first n of them.
+MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_first, _rejected_and_runs)
 
 
 def bring_up_to_date(
-    connection: sa.Connection, steps: tuple[Callable[[sa.Connection], None], ...] = STEPS
+    connection: sa.Connection, migrations: tuple[Callable[[sa.Connection], None], ...] = MIGRATIONS
 ) -> int:
-    """Take the steps that the store lacks, inside the transaction of ``connection``; return how many were taken.
+    """Run the migrations that the store lacks, inside the transaction of ``connection``; return how many ran.
 
-    Raises :class:`InputError` for a store that is newer than ``steps``, which is left as it is.
+    Raises :class:`InputError` for a store that is newer than ``migrations``, which is left as it is.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
     version_table.create(connection, checkfirst=True)
     version = connection.execute(sa.select(sa.func.max(version_table.c.version))).scalar() or 0
-    if version > len(steps):
+    if version > len(migrations):
         raise InputError(
-            f"the store has version {version}, this program knows {len(steps)}: use a newer kvcrucible"
+            f"the store has version {version}, this program knows {len(migrations)}: use a newer kvcrucible"
         )
-    for number, step in enumerate(steps[version:], start=version + 1):
-        step(connection)
+    for number, migrate in enumerate(migrations[version:], start=version + 1):
+        migrate(connection)
         connection.execute(version_table.insert().values(version=number))
-    return len(steps) - version
+    return len(migrations) - version

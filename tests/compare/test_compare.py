@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("scipy", reason="needs the perf extra")
 
 from kvcrucible.contract.errors import ExitStatus, InputError
-from kvcrucible.perf.compare.figures import StepChange, step_changes
+from kvcrucible.perf.compare.figures import BytecodeChange, bytecode_changes
 from kvcrucible.perf.compare.revisions import Revision, check_out
 from kvcrucible.perf.compare.run import ROLES, Comparison, _orders, compare
 from kvcrucible.perf.compare.smoke import CASES
@@ -30,7 +30,7 @@ def limits() -> Thresholds:
 
 
 class MadeUp:
-    """Processes whose truth is known: ``slower`` and ``more`` are what head does in time and in steps."""
+    """Processes whose truth is known: ``slower`` and ``more`` are what head does in time and in bytecodes."""
 
     def __init__(
         self, seed: int, *, slower: float = 0.0, more: float = 0.0, pages: int = 0, noise: float = 0.03
@@ -44,10 +44,13 @@ class MadeUp:
         self.modes.append(mode)
         is_head = revision is HEAD
         if mode == "count":
-            steps = {"pool:materialise": round(1000 * (1 + self.more * is_head)), "units:begin": 500}
+            bytecodes = {"pool:materialise": round(1000 * (1 + self.more * is_head)), "units:begin": 500}
             work = {"pages_granted": 100 + self.pages * is_head}
             failed = self.fails if is_head else {}
-            cases = {"decode": {"work": work, "steps": steps}, "cut": {"work": work, "steps": {"a:b": 7}}}
+            cases = {
+                "decode": {"work": work, "bytecodes": bytecodes},
+                "cut": {"work": work, "bytecodes": {"a:b": 7}},
+            }
             return {"cases": {k: v for k, v in cases.items() if k not in failed}, "failed": failed}
         factor = (1 + self.slower * is_head) * (1 + slowdown)
         seconds = 0.01 * factor * self.random.lognormvariate(0, self.noise)
@@ -71,10 +74,10 @@ def test_unchanged_code_does_not_fail() -> None:
 
 def test_more_work_fails_by_its_count_and_names_case_and_function() -> None:
     found = judged(MadeUp(1, more=0.10))
-    assert by_name(found)["steps/decode"] is Verdict.FAIL
-    assert by_name(found)["steps/cut"] is Verdict.PASS
+    assert by_name(found)["bytecodes/decode"] is Verdict.FAIL
+    assert by_name(found)["bytecodes/cut"] is Verdict.PASS
     assert by_name(found)["cpu-time/decode"] is not Verdict.FAIL
-    assert found.steps == (StepChange("decode", "pool:materialise", 1000, 1100),)
+    assert found.bytecodes == (BytecodeChange("decode", "pool:materialise", 1000, 1100),)
     assert found.verdict.exit_status is ExitStatus.VIOLATION
 
 
@@ -86,7 +89,7 @@ def test_slower_code_fails_by_time_and_not_by_counts() -> None:
     for seed in range(5):
         found = by_name(judged(MadeUp(seed, slower=0.30)))
         assert found["cpu-time/decode"] is Verdict.FAIL
-        assert found["steps/decode"] is Verdict.PASS
+        assert found["bytecodes/decode"] is Verdict.PASS
 
 
 def test_a_machine_that_is_too_noisy_is_told_and_not_passed() -> None:
@@ -127,10 +130,10 @@ def test_counts_that_differ_between_processes_are_no_verdict() -> None:
         def __call__(self, revision: Revision, mode: str, slowdown: float = 0.0) -> dict[str, Any]:
             found = super().__call__(revision, mode, slowdown)
             if mode == "count":
-                found["cases"]["cut"]["steps"]["a:b"] += len(self.modes)
+                found["cases"]["cut"]["bytecodes"]["a:b"] += len(self.modes)
             return found
 
-    assert by_name(judged(Drifting(0), counts_only=True))["steps/cut"] is Verdict.INVALID
+    assert by_name(judged(Drifting(0), counts_only=True))["bytecodes/cut"] is Verdict.INVALID
 
 
 def test_blocks_are_balanced_and_random() -> None:
@@ -144,10 +147,10 @@ def test_blocks_are_balanced_and_random() -> None:
 
 def test_functions_of_a_tiny_share_are_not_named() -> None:
     def side(small: int) -> dict[str, Any]:
-        return {"cases": {"x": {"steps": {"a": 10_000, "b": small}, "work": {}}}}
+        return {"cases": {"x": {"bytecodes": {"a": 10_000, "b": small}, "work": {}}}}
 
-    assert step_changes(side(10), side(20)) == ()
-    assert step_changes(side(10), side(2_000)) == (StepChange("x", "b", 10, 2_000),)
+    assert bytecode_changes(side(10), side(20)) == ()
+    assert bytecode_changes(side(10), side(2_000)) == (BytecodeChange("x", "b", 10, 2_000),)
 
 
 def test_every_case_of_the_suite_runs_and_counts_the_same_twice() -> None:

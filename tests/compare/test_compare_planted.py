@@ -80,7 +80,7 @@ def failed(plain: dict[str, Any]) -> set[str]:
 def test_unchanged_code_has_the_same_counts(repository: Path) -> None:
     status, plain = compare(repository, "--counts-only")
     assert (status, plain["verdict"], plain["left_out"]) == (0, "PASS", {})
-    assert plain["steps"] == []
+    assert plain["bytecodes"] == []
 
 
 @pytest.mark.slow
@@ -88,10 +88,10 @@ def test_ten_percent_more_work_in_materialise_fails_and_is_named(repository: Pat
     plant(repository, MORE_WORK)
     status, plain = compare(repository, "--counts-only")
     assert status == 1
-    assert "steps/materialise" in failed(plain)
+    assert "bytecodes/materialise" in failed(plain)
     assert any(
         one["case"] == "materialise" and one["function"] == "pool:PagePool.materialise"
-        for one in plain["steps"]
+        for one in plain["bytecodes"]
     )
 
 

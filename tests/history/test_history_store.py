@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from kvcrucible.contract.errors import InputError
 from kvcrucible.perf.history import benchmark
 from kvcrucible.perf.history.database import open_database, writing
-from kvcrucible.perf.history.schema import STEPS, blobs, bring_up_to_date, version_table
+from kvcrucible.perf.history.schema import MIGRATIONS, blobs, bring_up_to_date, version_table
 from kvcrucible.perf.history.store import Figure, Store
 from kvcrucible.perf.origin import Origin
 from kvcrucible.perf.statistics.fingerprint import MachineFingerprint
@@ -132,7 +132,7 @@ def test_a_series_keeps_its_unit(url: str) -> None:
 def test_an_old_store_is_brought_up_to_date_and_keeps_its_figures(url: str) -> None:
     engine = sa.create_engine(url)
     with engine.begin() as connection:
-        bring_up_to_date(connection, STEPS[:1])
+        bring_up_to_date(connection, MIGRATIONS[:1])
         for statement in (
             f"INSERT INTO machines VALUES (1, '{HERE.id}', 'MEASURED', '{{\"machine\": \"here\"}}')",
             "INSERT INTO series VALUES (1, 1, 'decode/a', 's')",
@@ -147,7 +147,7 @@ def test_an_old_store_is_brought_up_to_date_and_keeps_its_figures(url: str) -> N
             assert (point.value, point.rejected) == (2.5, 0)
 
 
-def test_the_steps_make_the_tables_that_the_code_uses(url: str) -> None:
+def test_the_migrations_make_the_tables_that_the_code_uses(url: str) -> None:
     engine = open_database(url)
     inspector = sa.inspect(engine)
     for table in version_table.metadata.sorted_tables:
@@ -161,13 +161,13 @@ def test_the_steps_make_the_tables_that_the_code_uses(url: str) -> None:
 def test_a_newer_store_is_refused(url: str) -> None:
     engine = open_database(url)
     with writing(engine) as connection:
-        connection.execute(version_table.insert().values(version=len(STEPS) + 1))
+        connection.execute(version_table.insert().values(version=len(MIGRATIONS) + 1))
     engine.dispose()
     with pytest.raises(InputError, match="use a newer kvcrucible"):
         Store(url)
 
 
-def test_a_step_that_fails_leaves_the_store_as_it_was(tmp_path: Path) -> None:
+def test_a_migration_that_fails_leaves_the_store_as_it_was(tmp_path: Path) -> None:
     """On SQLite, whose driver would commit each CREATE by itself."""
 
     def broken(connection: sa.Connection) -> None:
@@ -176,7 +176,7 @@ def test_a_step_that_fails_leaves_the_store_as_it_was(tmp_path: Path) -> None:
 
     engine = open_database(f"sqlite:///{tmp_path}/s.sqlite")
     with pytest.raises(RuntimeError), writing(engine) as connection:
-        bring_up_to_date(connection, (*STEPS, broken))
+        bring_up_to_date(connection, (*MIGRATIONS, broken))
     assert "half" not in sa.inspect(engine).get_table_names()
     engine.dispose()
 

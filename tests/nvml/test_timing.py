@@ -13,10 +13,10 @@ import pytest
 
 from kvcrucible.contract.errors import NotRunError
 from kvcrucible.engine.work import WorkCounters
+from kvcrucible.perf.timing.bytecodes import count_bytecodes
 from kvcrucible.perf.timing.cpu import time_cpu
 from kvcrucible.perf.timing.device_timer import Cache, WarmUp, rotation, time_device
 from kvcrucible.perf.timing.instructions import open_counter
-from kvcrucible.perf.timing.steps import count_steps
 from kvcrucible.perf.timing.work import exact_metrics
 
 
@@ -144,10 +144,10 @@ def test_instructions_are_counted_or_the_reason_is_stated() -> None:
     assert many > 2 * few
 
 
-STEPS = (
-    "from kvcrucible.perf.timing.steps import count_steps\n"
+BYTECODES = (
+    "from kvcrucible.perf.timing.bytecodes import count_bytecodes\n"
     "from kvcrucible.perf.builtin_benchmark import CASES\n"
-    "print(sorted(count_steps(CASES['control-plane/fork-and-cut'], 'kvcrucible.engine').items()))"
+    "print(sorted(count_bytecodes(CASES['control-plane/fork-and-cut'], 'kvcrucible.engine').items()))"
 )
 
 
@@ -155,7 +155,7 @@ def test_steps_are_the_same_in_every_process() -> None:
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     first, second = (
         subprocess.run(
-            [sys.executable, "-c", STEPS], env=environment, capture_output=True, check=True, text=True
+            [sys.executable, "-c", BYTECODES], env=environment, capture_output=True, check=True, text=True
         ).stdout
         for _ in range(2)
     )
@@ -165,7 +165,7 @@ def test_steps_are_the_same_in_every_process() -> None:
 
 def test_steps_count_only_the_package_and_put_the_tracer_back() -> None:
     before = sys.gettrace()
-    counts = count_steps(lambda: exact_metrics("x", WorkCounters(), WorkCounters()), "kvcrucible.perf")
+    counts = count_bytecodes(lambda: exact_metrics("x", WorkCounters(), WorkCounters()), "kvcrucible.perf")
     assert set(counts) == {
         "timing.work:exact_metrics",
         "timing.work:exact_metrics.<locals>.<dictcomp>",

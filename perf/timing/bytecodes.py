@@ -15,7 +15,7 @@ from typing import Any
 _Tracer = Callable[[FrameType, str, Any], Any]
 
 
-def count_steps(work: Callable[[], object], package: str) -> dict[str, int]:
+def count_bytecodes(work: Callable[[], object], package: str) -> dict[str, int]:
     """Return ``MODULE:FUNCTION`` to the bytecode instructions executed there while ``work()`` ran.
 
     Only modules whose name begins with ``package`` and a dot count; their names are shown without it.  A debugger or a
