@@ -1,0 +1,98 @@
+/* Vectors of float32 in the compiler's own notation, as wide as the target's registers.
+
+   GCC and Clang turn this into the instructions of whatever they compile for, so that there is one text and no
+   intrinsics.  Loads and stores take any address that is a multiple of 4. */
+
+#ifndef KV_VECTOR_H
+#define KV_VECTOR_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef float vec_at_any_float __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
+typedef float quad __attribute__((vector_size(16)));
+
+INLINE vec load(const float *from) { return *(const vec_at_any_float *)from; }
+INLINE void store(float *to, vec value) { *(vec_at_any_float *)to = value; }
+INLINE vec splat(float value) { return value - (vec){}; }
+
+/* Bits of a vector as integers, and back. */
+INLINE ivec bits_of(vec value) { return (ivec)value; }
+INLINE vec chosen(ivec mask, vec yes, vec no) { return (vec)((mask & (ivec)yes) | (~mask & (ivec)no)); }
+INLINE vec larger(vec a, vec b) { return chosen(a > b, a, b); }
+
+/* Quarter sums: lane i is the sum of lanes i, i + 4, i + 8, ... */
+INLINE quad to_quad(vec value) {
+#if LANES == 16
+    typedef float oct __attribute__((vector_size(32)));
+    const oct half = __builtin_shufflevector(value, value, 0, 1, 2, 3, 4, 5, 6, 7) +
+                     __builtin_shufflevector(value, value, 8, 9, 10, 11, 12, 13, 14, 15);
+    return __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
+#elif LANES == 8
+    return __builtin_shufflevector(value, value, 0, 1, 2, 3) + __builtin_shufflevector(value, value, 4, 5, 6, 7);
+#else
+    return value;
+#endif
+}
+
+/* The four sums over all lanes, each added up in the same order. */
+INLINE quad sums_of(vec a, vec b, vec c, vec d) {
+    const quad p = to_quad(a), q = to_quad(b), r = to_quad(c), s = to_quad(d);
+    const quad pq = __builtin_shufflevector(p, q, 0, 4, 1, 5) + __builtin_shufflevector(p, q, 2, 6, 3, 7);
+    const quad rs = __builtin_shufflevector(r, s, 0, 4, 1, 5) + __builtin_shufflevector(r, s, 2, 6, 3, 7);
+    return __builtin_shufflevector(pq, rs, 0, 1, 4, 5) + __builtin_shufflevector(pq, rs, 2, 3, 6, 7);
+}
+
+INLINE float sum_of(vec value) {
+    const quad sums = to_quad(value);
+    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+}
+
+INLINE float largest_of(vec value) {
+    float most = value[0];
+    for (int lane = 1; lane < LANES; lane++) most = value[lane] > most ? value[lane] : most;
+    return most;
+}
+
+/* e to the power of x for x <= 0, within 2 ulp (tests try every exponent); 0 below -87.3, where the result would be
+   subnormal; NaN for NaN.
+
+   x = n ln 2 + r with |r| <= ln 2 / 2.  ln 2 is two numbers, the first with so few bits that n times it is exact; the
+   polynomial is the series of e^r up to r^7, whose remainder there is below 2^-27. */
+INLINE vec exp_of(vec x) {
+    const float least = -87.3f, log2e = 1.44269504f, ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
+    /* Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits. */
+    const float to_integer = 12582912.0f;
+    const vec kept = larger(x, splat(least));
+    const vec shifted = kept * log2e + to_integer;
+    const vec n = shifted - to_integer;
+    const vec r = (kept - n * ln2_high) - n * ln2_low;
+    vec p = splat(1.0f / 5040) * r + 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    p = (p * r) * r + r;
+    p = p + 1.0f;
+    const ivec exponent = bits_of(shifted) << 23;
+    const vec scaled = (vec)(bits_of(p) + exponent);
+    const vec result = chosen(x < least, splat(0.0f), scaled);
+    return chosen(x == x, result, x);
+}
+
+INLINE float exp_of_one(float x) { return exp_of(splat(x))[0]; }
+
+#endif
