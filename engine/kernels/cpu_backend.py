@@ -178,18 +178,20 @@ def _plan(
     ):
         if not queries or not context:
             continue
-        lines = queries * group
-        entry_blocks = pages_needed(lines, c.LINES)
+        lines_a_block = min(queries * group, c.LINES)
+        entry_blocks = pages_needed(queries * group, c.LINES)
+        heads_a_span = min(heads, c.LINES // lines_a_block)
+        spans = pages_needed(heads, heads_a_span)
         most_splits = MOST_SPLITS if queries <= MOST_SPLIT_QUERIES else 1
         splits, pages_a_split = _splits(context, view.page_size, most_splits)
         entries.append(
             (row, first_query, queries, context, splits, pages_a_split)
-            + (entry_blocks, items, blocks, partial_floats)
+            + (entry_blocks, lines_a_block, heads_a_span, spans, items, blocks, partial_floats)
         )
-        items += entry_blocks * heads * splits
-        blocks += entry_blocks * heads
+        items += entry_blocks * spans * splits
+        blocks += entry_blocks * spans
         if most_splits > 1:
-            partial_floats += entry_blocks * heads * most_splits * min(lines, c.LINES) * row_floats
+            partial_floats += entry_blocks * heads * most_splits * lines_a_block * row_floats
     return _Plan((c.Entry * len(entries))(*entries), items, blocks, partial_floats)
 
 
@@ -207,8 +209,8 @@ def _padded(dim: int) -> int:
 
 
 def _scratch_floats(dim: int) -> int:
-    """Return a worker's floats (``struct scratch``): queries and sums, scores, a decoded tile each of K and V."""
-    return (2 * c.LINES + 2 * c.TILE) * _padded(dim) + c.LINES * c.TILE + 2 * c.LINES
+    """Return a worker's floats (``struct scratch``): queries and sums, a decoded tile, scores, maxima and totals."""
+    return (2 * c.LINES + c.TILE) * _padded(dim) + c.LINES * c.TILE + 2 * c.LINES
 
 
 def _plane(plane: Tensor) -> c.Plane:

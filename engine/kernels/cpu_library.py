@@ -75,6 +75,9 @@ class Entry(ctypes.Structure):
             "splits",
             "pages_a_split",
             "blocks",
+            "lines_a_block",
+            "heads_a_span",
+            "spans",
             "first_item",
             "first_block",
             "first_partial",
@@ -160,6 +163,12 @@ class TransferJob(ctypes.Structure):
     )
 
 
+class ReadJob(ctypes.Structure):
+    """Arguments of ``kv_read``."""
+
+    _fields_ = (("from", c_void_p), ("count", c_int64), ("seen", c_float))
+
+
 @dataclass(frozen=True, slots=True)
 class Library:
     """The loaded library and how it came about; calls release the interpreter's lock."""
@@ -179,7 +188,7 @@ def _outcome() -> Library | str:
         return str(error)
     if answered != INTERFACE:
         return f"the library has interface {answered}, and {INTERFACE} is expected"
-    for name in ("kv_append", "kv_attention", "kv_copy_columns", "kv_transfer", "kv_exp"):
+    for name in ("kv_append", "kv_attention", "kv_copy_columns", "kv_transfer", "kv_read", "kv_exp"):
         getattr(functions, name).restype = None
     return Library(built, functions)
 

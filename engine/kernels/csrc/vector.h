@@ -27,6 +27,13 @@ typedef float quad __attribute__((vector_size(16)));
 
 INLINE vec load(const float *from) { return *(const vec_at_any_float *)from; }
 INLINE void store(float *to, vec value) { *(vec_at_any_float *)to = value; }
+/* Numbers of a plane: float32, or the upper halves of float32. */
+INLINE vec load_bf16(const uint16_t *from) {
+    typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+    typedef uint32_t words __attribute__((vector_size(4 * LANES)));
+    return (vec)(__builtin_convertvector(*(const halves *)from, words) << 16);
+}
+
 INLINE vec splat(float value) { return value - (vec){}; }
 
 /* Bits of a vector as integers, and back. */
@@ -34,7 +41,19 @@ INLINE ivec bits_of(vec value) { return (ivec)value; }
 INLINE vec chosen(ivec mask, vec yes, vec no) { return (vec)((mask & (ivec)yes) | (~mask & (ivec)no)); }
 INLINE vec larger(vec a, vec b) { return chosen(a > b, a, b); }
 
-/* Quarter sums: lane i is the sum of lanes i, i + 4, i + 8, ... */
+/* Lanes are seen as quads, four neighbours each; these take two lanes of every quad of a and two of b. */
+#if LANES == 16
+#define IN_QUADS(a, b, w, x, y, z)                                                                           \
+    __builtin_shufflevector(a, b, w, x, (y) + 12, (z) + 12, (w) + 4, (x) + 4, (y) + 16, (z) + 16, (w) + 8,   \
+                            (x) + 8, (y) + 20, (z) + 20, (w) + 12, (x) + 12, (y) + 24, (z) + 24)
+#elif LANES == 8
+#define IN_QUADS(a, b, w, x, y, z) \
+    __builtin_shufflevector(a, b, w, x, (y) + 4, (z) + 4, (w) + 4, (x) + 4, (y) + 8, (z) + 8)
+#else
+#define IN_QUADS(a, b, w, x, y, z) __builtin_shufflevector(a, b, w, x, y, z)
+#endif
+
+/* The sum of all quads. */
 INLINE quad to_quad(vec value) {
 #if LANES == 16
     typedef float oct __attribute__((vector_size(32)));
@@ -50,16 +69,13 @@ INLINE quad to_quad(vec value) {
 
 /* The four sums over all lanes, each added up in the same order. */
 INLINE quad sums_of(vec a, vec b, vec c, vec d) {
-    const quad p = to_quad(a), q = to_quad(b), r = to_quad(c), s = to_quad(d);
-    const quad pq = __builtin_shufflevector(p, q, 0, 4, 1, 5) + __builtin_shufflevector(p, q, 2, 6, 3, 7);
-    const quad rs = __builtin_shufflevector(r, s, 0, 4, 1, 5) + __builtin_shufflevector(r, s, 2, 6, 3, 7);
-    return __builtin_shufflevector(pq, rs, 0, 1, 4, 5) + __builtin_shufflevector(pq, rs, 2, 3, 6, 7);
+    const vec ac = IN_QUADS(a, c, 0, 1, 4, 5) + IN_QUADS(a, c, 2, 3, 6, 7); /* a a c c */
+    const vec bd = IN_QUADS(b, d, 0, 1, 4, 5) + IN_QUADS(b, d, 2, 3, 6, 7);
+    const quad sums = to_quad(IN_QUADS(ac, bd, 0, 2, 4, 6) + IN_QUADS(ac, bd, 1, 3, 5, 7)); /* a c b d */
+    return __builtin_shufflevector(sums, sums, 0, 2, 1, 3);
 }
 
-INLINE float sum_of(vec value) {
-    const quad sums = to_quad(value);
-    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
-}
+INLINE float sum_of(vec value) { return sums_of(value, value, value, value)[0]; }
 
 INLINE float largest_of(vec value) {
     float most = value[0];
