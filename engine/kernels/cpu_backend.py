@@ -225,7 +225,7 @@ def _side(side: SideView) -> c.Side:
         code = c.CODES[_ELEMENTS[side.codes.dtype]]
         return c.Side(_plane(side.codes), c.Plane(), side.head_dim, 1, code, c.SCALES[""])
     assert side.scales is not None, "a codec has scales"
-    assert codec.group <= c.LARGEST_GROUP, f"groups of {codec.group}"
+    assert codec.group <= c.LARGEST_GROUP and codec.group % c.MOST_LANES == 0, f"groups of {codec.group}"
     code, scale = c.CODES[codec.code], c.SCALES[codec.scale]
     return c.Side(_plane(side.codes), _plane(side.scales), side.head_dim, codec.group, code, scale)
 

@@ -61,8 +61,6 @@ static inline float value_of_e4m3fn(uint8_t pattern) {
     return (pattern & 0x7F) == 0x7F ? float_of_bits(0x7FC00000) : finite_value_of(E4M3FN, pattern);
 }
 
-static inline float value_of_e2m1(uint32_t pattern) { return finite_value_of(E2M1, pattern); }
-
 static inline float value_of_fp16(uint16_t pattern) {
     const uint32_t magnitude = pattern & 0x7FFF, sign = (uint32_t)(pattern & 0x8000) << 16;
     if (magnitude <= FP16.largest_code) return finite_value_of(FP16, pattern);

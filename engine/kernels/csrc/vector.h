@@ -27,11 +27,47 @@ typedef float quad __attribute__((vector_size(16)));
 
 INLINE vec load(const float *from) { return *(const vec_at_any_float *)from; }
 INLINE void store(float *to, vec value) { *(vec_at_any_float *)to = value; }
-/* Numbers of a plane: float32, or the upper halves of float32. */
+/* Numbers of a plane, one a lane: the upper halves of float32, bytes, and halves of bytes, the low one first. */
+typedef uint32_t words __attribute__((vector_size(4 * LANES)));
+
+typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
+typedef uint8_t bytes __attribute__((vector_size(LANES)));
+
 INLINE vec load_bf16(const uint16_t *from) {
-    typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
-    typedef uint32_t words __attribute__((vector_size(4 * LANES)));
-    return (vec)(__builtin_convertvector(*(const halves *)from, words) << 16);
+    halves found;
+    memcpy(&found, from, sizeof found);
+    return (vec)(__builtin_convertvector(found, words) << 16);
+}
+
+/* From bytes to words in two steps, each of which is one instruction; GCC takes a single one lane by lane. */
+INLINE words widened(bytes found) { return __builtin_convertvector(__builtin_convertvector(found, halves), words); }
+
+INLINE words load_bytes(const uint8_t *from) {
+    bytes found;
+    memcpy(&found, from, sizeof found);
+    return widened(found);
+}
+
+INLINE vec load_int8(const uint8_t *from) {
+    return __builtin_convertvector((ivec)(load_bytes(from) << 24) >> 24, vec);
+}
+
+INLINE words load_nibbles(const uint8_t *from) {
+#if LANES == 16
+    uint32_t found[2];
+    memcpy(found, from, sizeof found);
+    const words low = found[0] - (words){}, high = found[1] - (words){};
+    const words all = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 24, 25, 26, 27, 28, 29, 30, 31);
+    return all >> (words){0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28} & 15;
+#elif LANES == 8
+    uint32_t found;
+    memcpy(&found, from, sizeof found);
+    return (found - (words){}) >> (words){0, 4, 8, 12, 16, 20, 24, 28} & 15;
+#else
+    uint16_t found;
+    memcpy(&found, from, sizeof found);
+    return (found - (words){}) >> (words){0, 4, 8, 12} & 15;
+#endif
 }
 
 INLINE vec splat(float value) { return value - (vec){}; }
