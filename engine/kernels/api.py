@@ -4,7 +4,7 @@ A refused call (``BadArgument``) has read and written no payload.  Back-ends tru
 import one another, and agree within the error budget of ``reference/attention.py``; appends and copies agree to the
 bit (in planes of numbers a NaN stays a NaN, whatever its payload).
 
-``backend`` names one for the call (``backends.BACKENDS``); None is the best that works on these tensors here.
+``backend`` names one for the call (``backends.BACKENDS``); None is the view's own, or the best that works here.
 """
 
 from __future__ import annotations
@@ -175,7 +175,9 @@ def unpack(
 
 
 def _for_view(backend: str | None, view: LayerView) -> Backend:
-    return choose(backend, (*view.key.tensors(), *view.value.tensors()), view.block_tables)
+    return choose(
+        backend or view.backend, (*view.key.tensors(), *view.value.tensors()), view.block_tables
+    )
 
 
 def _check_distinct(targets: Tensor) -> None:
