@@ -12,6 +12,7 @@ from kvcrucible.contract.errors import BadArgument
 from kvcrucible.engine.host.packing import CopyRun
 from kvcrucible.engine.kernels import cpu_backend, torch_backend
 from kvcrucible.engine.kernels.blocks import PageCopy, PlaneSection
+from kvcrucible.engine.kernels.triton import backend as triton_backend
 from kvcrucible.engine.kernels.view import LayerView
 
 #: Names the back-end for calls that name none; for comparison, and where a compiler is there but not to be used.
@@ -50,7 +51,7 @@ class Backend(Protocol):
 
 
 #: Every back-end by its name, the one that is to be preferred first.
-BACKENDS: dict[str, Backend] = {"cpu": cpu_backend, "torch": torch_backend}
+BACKENDS: dict[str, Backend] = {"cpu": cpu_backend, "triton": triton_backend, "torch": torch_backend}
 
 
 def check_name(name: str) -> None:
