@@ -145,6 +145,7 @@ def slot_bytes(memory: Any, layout: PackedLayout, offset: int, slot: int) -> lis
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("backend")
 @BOTH_ORDERS
 @pytest.mark.parametrize("profile", PROFILES)
 @given(devices=st.permutations(range(DEVICE_PAGES)), slots=st.sets(st.integers(0, SLOTS - 1), min_size=1))
@@ -185,6 +186,7 @@ def test_pages_go_to_the_host_and_come_back_elsewhere_bit_for_bit(
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("backend")
 def test_planes_of_a_storage_are_taken_as_they_are() -> None:
     pytest.importorskip("torch")
     from kvcrucible.engine.storage.host_memory import TorchHostMemory
@@ -204,6 +206,7 @@ def test_planes_of_a_storage_are_taken_as_they_are() -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("backend")
 def test_copies_that_cannot_be_meant_are_refused_and_change_nothing() -> None:
     pytest.importorskip("torch")
     from kvcrucible.engine.storage.host_memory import TorchHostMemory
@@ -223,6 +226,8 @@ def test_copies_that_cannot_be_meant_are_refused_and_change_nothing() -> None:
         (0, planes, [good, CopyRun(0, SLOTS - 1, 2)]),
         (0, planes, [good, CopyRun(0, 1, 0)]),
         (0, planes, [good, CopyRun(-1, 1, 1)]),
+        (0, planes, [good, CopyRun(0, 1, 1)]),
+        (0, planes, [CopyRun(0, 0, 2), CopyRun(4, 1, 1)]),
     ):
         with pytest.raises(BadArgument):
             memory.pack(layout, *arguments)
