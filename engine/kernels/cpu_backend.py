@@ -169,7 +169,11 @@ def _plan(
     context_lengths: Sequence[int],
 ) -> _Plan:
     """Cut every entry by its own numbers, so that the rest of the batch changes no bit of its result."""
-    heads, group, row_floats = view.kv_heads, query_heads // view.kv_heads, _padded(view.head_dim) + c.MOST_LANES
+    heads, group, row_floats = (
+        view.kv_heads,
+        query_heads // view.kv_heads,
+        _padded(view.head_dim) + c.MOST_LANES,
+    )
     first_queries = offsets(query_lengths)
     entries: list[tuple[int, ...]] = []
     items = blocks = partial_floats = 0

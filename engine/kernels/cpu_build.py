@@ -92,7 +92,9 @@ def cache_directory() -> Path:
 def sources() -> dict[str, bytes]:
     """Return the C files and their headers by name, as they are installed."""
     folder = files("kvcrucible.engine.kernels") / "csrc"
-    named = {entry.name: entry.read_bytes() for entry in folder.iterdir() if entry.name.endswith((".c", ".h"))}
+    named = {
+        entry.name: entry.read_bytes() for entry in folder.iterdir() if entry.name.endswith((".c", ".h"))
+    }
     return dict(sorted(named.items()))
 
 
@@ -241,7 +243,9 @@ def _lock(path: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise Unbuildable(f"another process has held {path} for {LOCK_TIMEOUT_SECONDS} s") from None
+                    raise Unbuildable(
+                        f"another process has held {path} for {LOCK_TIMEOUT_SECONDS} s"
+                    ) from None
                 time.sleep(0.05)
         yield
     finally:

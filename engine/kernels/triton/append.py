@@ -27,7 +27,6 @@ def append_numbers(
     heads,
     page_stride,
     head_stride,
-    offset_stride,
     DIM: tl.constexpr,
     PAGE: tl.constexpr,
     ELEMENT: tl.constexpr,
@@ -41,7 +40,7 @@ def append_numbers(
     line = tl.program_id(0).to(tl.int64) * BLOCK_LINES + tl.arange(0, BLOCK_LINES)
     there = line < lines
     slot = tl.load(slots + line // heads, mask=there, other=0)
-    base = (slot // PAGE) * page_stride + (line % heads) * head_stride + (slot % PAGE) * offset_stride
+    base = (slot // PAGE) * page_stride + (line % heads) * head_stride + (slot % PAGE) * DIM
     element = tl.arange(0, BLOCK_DIM)
     mask = there[:, None] & (element < DIM)[None, :]
     x = tl.load(rows + line[:, None] * DIM + element[None, :], mask=mask, other=0.0).to(tl.float32)
@@ -62,10 +61,8 @@ def append_groups(
     heads,
     page_stride,
     head_stride,
-    offset_stride,
     scale_page_stride,
     scale_head_stride,
-    scale_offset_stride,
     GROUPS: tl.constexpr,
     GROUP: tl.constexpr,
     PAGE: tl.constexpr,
@@ -83,8 +80,12 @@ def append_groups(
     head = row % heads
     slot = tl.load(slots + row // heads, mask=there, other=0)
     page, offset = slot // PAGE, slot % PAGE
-    base = page * page_stride + head * head_stride + offset * offset_stride
-    scale_base = page * scale_page_stride + head * scale_head_stride + offset * scale_offset_stride
+    base = (
+        page * page_stride
+        + head * head_stride
+        + offset * (GROUPS * GROUP // 2 if CODE == "e2m1" else GROUPS * GROUP)
+    )
+    scale_base = page * scale_page_stride + head * scale_head_stride + offset * GROUPS
     if CODE == "e2m1":
         byte = tl.arange(0, GROUP // 2)
         source = rows + line[:, None] * GROUP + 2 * byte[None, :]

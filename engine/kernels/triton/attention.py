@@ -1,7 +1,7 @@
 """Paged attention: a block of queries against the pages of its row, with an online softmax, split over the context.
 
-A *line* is one query of one query head: the query heads that share a KV head are packed, line = query · group + head, so
-that a page is read once for all of them.  A *block* is up to ``LINES`` lines of one entry of the batch.  A *tile* is
+A *line* is one query of one query head: the query heads that share a KV head are packed, line = query · group + head,
+so that a page is read once for all of them.  A *block* is up to ``LINES`` lines of one entry of the batch.  A *tile* is
 columns of one page: its page id is looked up once, and none lies in two pages.
 
 Stored numbers stay as narrow as they are for the products: bfloat16, and codes of INT8 and E4M3FN, which bfloat16 holds
@@ -45,16 +45,12 @@ def attend(
     partial_stats,
     k_page,
     k_head,
-    k_offset,
     ks_page,
     ks_head,
-    ks_offset,
     v_page,
     v_head,
-    v_offset,
     vs_page,
     vs_head,
-    vs_offset,
     table_stride,
     scale_log2,
     KV_HEADS: tl.constexpr,
@@ -79,7 +75,8 @@ def attend(
     ``blocks``: int32 ``[blocks, FIELDS]``: row, first query, queries, context, number among the entry's blocks, splits,
     tiles of a split, first partial.  A block of one split writes its result, others ``partial_sums`` ``[partials,
     KV_HEADS, LINES, DIM]`` and ``partial_stats`` ``[partials, KV_HEADS, LINES, 2]`` (maximum, in base 2, and sum of
-    weights), which :func:`reduce` joins.  Strides are in elements of their plane.
+    weights), which :func:`reduce` joins.  Strides are in elements of their plane; within a page, rows
+    follow one another.
     """
     block, head, split = blocks + tl.program_id(0) * FIELDS, tl.program_id(1), tl.program_id(2)
     splits = tl.load(block + 5)
@@ -130,8 +127,6 @@ def attend(
             k_scales + page * ks_page + head64 * ks_head,
             offset,
             column_there,
-            k_offset,
-            ks_offset,
             DIM,
             K_CODE,
             K_SCALE,
@@ -163,8 +158,6 @@ def attend(
             v_scales + page * vs_page + head64 * vs_head,
             offset,
             column_there,
-            v_offset,
-            vs_offset,
             DIM,
             V_CODE,
             V_SCALE,
@@ -292,8 +285,6 @@ def _tile(
     scales,
     offset,
     there,
-    offset_stride,
-    scale_offset_stride,
     DIM: tl.constexpr,
     CODE: tl.constexpr,
     SCALE: tl.constexpr,
@@ -306,8 +297,9 @@ def _tile(
     They are in the dtype of the products.  Columns that are not ``there`` are not read and come as zeros.
     """
     lane = tl.arange(0, WIDTH)
-    start = codes + (offset * offset_stride)[:, None]
-    scale_start = scales + offset * scale_offset_stride
+    # The rows of a page follow one another without gaps, so their strides are known when this is compiled.
+    start = codes + (offset * (DIM // 2 if CODE == "e2m1" else DIM))[:, None]
+    scale_start = scales + offset * (DIM // GROUP)
     if CODE == "e2m1":
         byte = tl.load(start + lane[None, :], mask=there[:, None] & (lane < DIM // 2)[None, :], other=0)
         count: tl.constexpr = max(1, WIDTH // (GROUP // 2))

@@ -70,38 +70,16 @@ def append(view: LayerView, slots: Tensor, k: Tensor, v: Tensor) -> None:
         return
     slots = slots.contiguous()
     for side, rows in ((view.key, k.contiguous()), (view.value, v.contiguous())):
-        codes = _patterns(side.codes)
-        if side.codec is None:
-            lines, width = len(slots) * view.kv_heads, _power(view.head_dim)
-            block = max(1, APPEND_ELEMENTS // width)
-            arguments = (rows, slots, codes, lines, view.kv_heads, *codes.stride()[:3])
-            _run(
-                kernels.append_numbers,
-                (pages_needed(lines, block), 1, 1),
-                *arguments,
-                DIM=view.head_dim,
-                PAGE=view.page_size,
-                ELEMENT=_ELEMENTS[side.codes.dtype],
-                BLOCK_LINES=block,
-                BLOCK_DIM=width,
-            )
-            continue
-        assert side.scales is not None, "a codec has scales"
-        groups = view.head_dim // side.codec.group
-        lines, scales = len(slots) * view.kv_heads * groups, _patterns(side.scales)
-        block = max(1, APPEND_ELEMENTS // side.codec.group)
-        strides = (*codes.stride()[:3], *scales.stride()[:3])
-        _run(
-            kernels.append_groups,
-            (pages_needed(lines, block), 1, 1),
-            *(rows, slots, codes, scales, lines, view.kv_heads, *strides),
-            GROUPS=groups,
-            GROUP=side.codec.group,
-            PAGE=view.page_size,
-            CODE=side.codec.code,
-            SCALE=side.codec.scale,
-            BLOCK_LINES=block,
-        )
+        constants = append_constants(side, view.page_size)
+        codes, lines = patterns(side.codes), len(slots) * view.kv_heads
+        if side.scales is None:
+            kernel, planes, strides = kernels.append_numbers, [codes], codes.stride()[:2]
+        else:
+            scales, lines = patterns(side.scales), lines * constants["GROUPS"]
+            kernel, planes = kernels.append_groups, [codes, scales]
+            strides = (*codes.stride()[:2], *scales.stride()[:2])
+        grid = (pages_needed(lines, constants["BLOCK_LINES"]), 1, 1)
+        _run(kernel, grid, *(rows, slots, *planes, lines, view.kv_heads, *strides), **constants)
 
 
 def paged_attention(
@@ -196,6 +174,39 @@ def tile_columns(view: LayerView, device: torch.device, group: int, length: str)
     return min(view.page_size, launch.config(key).tile)
 
 
+def append_constants(side: SideView, page_size: int) -> dict[str, Any]:
+    """Return the compile-time arguments of the append kernel for one side."""
+    if side.codec is None:
+        width = _power(side.head_dim)
+        return {
+            "DIM": side.head_dim,
+            "PAGE": page_size,
+            "ELEMENT": _ELEMENTS[side.codes.dtype],
+            "BLOCK_LINES": max(1, APPEND_ELEMENTS // width),
+            "BLOCK_DIM": width,
+        }
+    return {
+        "GROUPS": side.head_dim // side.codec.group,
+        "GROUP": side.codec.group,
+        "PAGE": page_size,
+        "CODE": side.codec.code,
+        "SCALE": side.codec.scale,
+        "BLOCK_LINES": max(1, APPEND_ELEMENTS // side.codec.group),
+    }
+
+
+def reduce_constants(view: LayerView, group: int, chosen: launch.Config) -> dict[str, Any]:
+    """Return the compile-time arguments of ``attention.reduce``."""
+    return {
+        "KV_HEADS": view.kv_heads,
+        "GROUP": group,
+        "DIM": view.head_dim,
+        "LINES": chosen.lines,
+        "WIDTH": _power(view.head_dim),
+        "FIELDS": BLOCK_FIELDS,
+    }
+
+
 def attention_constants(
     view: LayerView, group: int, q_dtype: torch.dtype, chosen: launch.Config, causal: bool
 ) -> dict[str, Any]:
@@ -270,15 +281,15 @@ def _attend(
     planes: list[Tensor] = []
     strides: list[int] = []
     for side in (view.key, view.value):
-        codes = side.codes if side.codec is None else _patterns(side.codes)
+        codes = side.codes if side.codec is None else patterns(side.codes)
         # A side without scales passes its codes again: they are not looked at.
-        scales = codes if side.scales is None else _patterns(side.scales)
+        scales = codes if side.scales is None else patterns(side.scales)
         planes += [codes, scales]
-        strides += [*codes.stride()[:3], *scales.stride()[:3]]
+        strides += [*codes.stride()[:2], *scales.stride()[:2]]
     _run(
         kernels.attend,
         (len(records), view.kv_heads, most_splits),
-        *(q, *planes, view.block_tables, blocks, _patterns(out), lse, sums, stats),
+        *(q, *planes, view.block_tables, blocks, patterns(out), lse, sums, stats),
         *(*strides, view.block_tables.stride(0), scale * _LOG2_E),
         **constants,
         num_warps=chosen.num_warps,
@@ -288,13 +299,8 @@ def _attend(
         _run(
             kernels.reduce,
             (len(records), view.kv_heads, 1),
-            *(blocks, _patterns(out), lse, sums, stats),
-            KV_HEADS=view.kv_heads,
-            GROUP=group,
-            DIM=view.head_dim,
-            LINES=chosen.lines,
-            WIDTH=_power(view.head_dim),
-            FIELDS=BLOCK_FIELDS,
+            *(blocks, patterns(out), lse, sums, stats),
+            **reduce_constants(view, group, chosen),
         )
 
 
@@ -371,8 +377,8 @@ def _interpreted_since_import() -> bool:
     return bool(INTERPRETED.value)
 
 
-def _patterns(plane: Tensor) -> Tensor:
-    """Return a plane with what the kernels have no number for seen as integer patterns."""
+def patterns(plane: Tensor) -> Tensor:
+    """Return a plane, or an output, with what the kernels have no number for seen as integer patterns."""
     return plane.view(torch.int16) if plane.dtype in (torch.bfloat16, torch.float16) else plane
 
 
