@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from kvcrucible.contract.errors import InputError
 from kvcrucible.fuzz.kernels.cells import BOUNDARIES, KERNELS, Cell, lengths_of
 
-#: Head dimensions by profile: the smallest that its groups divide, larger ones, and one that is no power of two.
+#: Head dimensions by profile, one with several groups first: Hypothesis tries what is first in every cell, so the
+#: simplest case must not be the one that shows least.  Some are no powers of two.
 HEAD_DIMS: dict[str, tuple[int, ...]] = {
-    "FP32": (16, 8, 24, 64),
+    "FP32": (24, 8, 16, 64),
     "BF16": (16, 64, 80, 128),
-    "INT8-G64": (64, 128, 192),
+    "INT8-G64": (128, 64, 192),
     "FP8-E4M3FN-row256": (256,),
-    "NVFP4-G16": (16, 64, 48),
+    "NVFP4-G16": (64, 16, 48),
     "K8V4": (256,),
 }
 
@@ -39,7 +40,8 @@ class Case:
     """A batch over a pool; entry i of ``lengths`` (tokens) and ``queries`` is row i, row 0 of the cell's class.
 
     ``queries``: new tokens for an append, else queries; copies take none.  ``shift``, ``shuffle``: how page ids are
-    moved and permuted.  ``seed``: of all numbers.  ``special``: whether appended rows hold NaN, infinities and extremes.
+    moved and permuted.  ``seed``: of all numbers.  ``special``: whether appended rows hold NaN, infinities,
+    extremes.
     """
 
     cell: Cell
@@ -80,7 +82,7 @@ def case_from_json(text: str) -> Case:
 
 @st.composite
 def cases(draw: st.DrawFn, cell: Cell) -> Case:
-    """Draw a case of ``cell``; simpler is one row, one head and small pages of what is drawn first."""
+    """Draw a case of ``cell``; the simplest is one row, whole where it is appended, over two KV heads."""
     near = sorted({length for lengths in BOUNDARIES.values() for length in lengths})
     others = draw(st.lists(st.sampled_from(near), max_size=2))
     lengths = (draw(st.sampled_from(lengths_of(cell.length))), *others)
@@ -89,8 +91,8 @@ def cases(draw: st.DrawFn, cell: Cell) -> Case:
         lengths,
         tuple(draw(_queries(cell.kernel, length)) for length in lengths),
         draw(st.sampled_from(PAGE_SIZES)),
-        draw(st.sampled_from((1, 2, 3))),
-        draw(st.sampled_from((1, 2, 4, 5))),
+        draw(st.sampled_from((2, 1, 3))),
+        draw(st.sampled_from((2, 1, 4, 5))),
         draw(st.sampled_from(HEAD_DIMS[cell.profile])),
         draw(st.sampled_from(("float32", "bfloat16"))),
         draw(st.sampled_from(POISONS)),
@@ -103,10 +105,11 @@ def cases(draw: st.DrawFn, cell: Cell) -> Case:
 
 def _queries(kernel: str, length: int) -> st.SearchStrategy[int]:
     if kernel == "append":
-        return st.integers(0, length)
+        return st.integers(0, length).map(lambda left: length - left)
     if kernel == "prefill":
         # A row of context 0 is padding: it may have any number of queries.
-        return st.integers(1, min(length or 3, MOST_QUERIES))
+        most = min(length or 3, MOST_QUERIES)
+        return st.integers(1, most).map(lambda fewer: most + 1 - fewer)
     if kernel == "cached-only":
         return st.integers(1, 6)
     return st.just(1)

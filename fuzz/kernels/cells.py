@@ -20,6 +20,7 @@ BOUNDARIES: dict[str, tuple[int, ...]] = {
     "31-33": (31, 32, 33),
     "63-65": (63, 64, 65),
     "127-129": (127, 128, 129),
+    "255-257": (257, 255, 256),
 }
 #: Every length up to here that is no boundary.
 OTHER, LONGEST = "other", 300

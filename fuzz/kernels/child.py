@@ -25,9 +25,12 @@ def main(arguments: list[str] | None = None) -> ExitStatus:
     """Carry out the command line and return the exit status."""
     options = _parse(arguments)
     if options.fault != NO_FAULT:
-        from kvcrucible.fuzz.faults.catalogue import kernel_catalogue
+        from kvcrucible.fuzz.faults.catalogue import kernel_catalogue, source_of
 
-        plant(kernel_catalogue()[options.fault])
+        fault = kernel_catalogue()[options.fault]
+        # Kernels are imported at their first call: a fault that no longer matches has to be refused before that.
+        fault.apply_to(source_of(fault.module))
+        plant(fault)
     import torch
 
     from kvcrucible.fuzz.kernels.backends import TARGETS
