@@ -22,6 +22,9 @@ DEFAULT_OUT = Path("results/failures")
 #: What an engine can consist of, with the backend's pool that stands beside Main.
 _POOLS: dict[str, str | None] = {"main": None, "main+mtp": "mtp", "main+draft": "draft"}
 
+#: Examples of a campaign, and of each cell of a kernel campaign, unless told otherwise.
+_EXAMPLES, _EXAMPLES_A_CELL = 300, 3
+
 #: Largest seed that is drawn when none is given; short enough to be typed again.
 _SEED_LIMIT = 1_000_000
 
@@ -37,7 +40,9 @@ def register(app: typer.Typer) -> None:
             "any", help=f"Pools of the engine: {', '.join(_POOLS)}; any draws among them."
         ),
         profile: str = typer.Option("any", help="Storage profile at payload depth; any draws among them."),
-        examples: int = typer.Option(300, min=1, help="Examples to run."),
+        examples: int | None = typer.Option(
+            None, min=1, help="Examples to run; with --kernels, of each cell.", show_default="300; 3 a cell"
+        ),
         steps: int = typer.Option(60, min=1, max=1000, help="Most rules in one example."),
         seed: int | None = typer.Option(None, min=0, help="Seed; drawn and printed when not given."),
         seconds: float | None = typer.Option(
@@ -45,9 +50,20 @@ def register(app: typer.Typer) -> None:
         ),
         out: Path = typer.Option(DEFAULT_OUT, help="Folder for reproductions of failures."),
         database: Path | None = typer.Option(None, help="Folder in which Hypothesis keeps failing examples."),
+        kernels: bool = typer.Option(False, "--kernels", help="The kernels by themselves, in every cell."),
+        backend: str = typer.Option(
+            "any", help="With --kernels: cpu, torch, interpreter (Triton's), cuda; any is all that can run."
+        ),
         json_output: bool = typer.Option(False, "--json", help="Print the report as JSON."),
     ) -> None:
         """Drive an engine and the reference in lock step until something differs, or all examples held."""
+        chosen_seed = secrets.randbelow(_SEED_LIMIT) if seed is None else seed
+        if kernels:
+            from kvcrucible.cli.fuzz_kernels import fuzz_kernels
+
+            fuzz_kernels(
+                backend, profile, examples or _EXAMPLES_A_CELL, chosen_seed, seconds, out, json_output
+            )
         from kvcrucible.fuzz.campaign import Plan, keep_out_of_the_working_folder, run
 
         keep_out_of_the_working_folder()
@@ -59,9 +75,9 @@ def register(app: typer.Typer) -> None:
         plan = Plan(
             engine,
             _depths(engine, depth),
-            examples,
+            examples or _EXAMPLES,
             steps,
-            secrets.randbelow(_SEED_LIMIT) if seed is None else seed,
+            chosen_seed,
             seconds,
             database,
             _backends(pools),

@@ -20,6 +20,7 @@ GROUPS = (
     "capacity",
     "layout",
     "arena",
+    "kernels",
     "generate",
     "model",
     "invariants",

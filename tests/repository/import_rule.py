@@ -55,6 +55,8 @@ TENSOR_MODULES = (
     "kvcrucible.engine.storage.torch_storage",
     "kvcrucible.fuzz.adapters.torch_paged",
     "kvcrucible.fuzz.content",
+    "kvcrucible.fuzz.kernels.checks",
+    "kvcrucible.fuzz.kernels.stage",
     "kvcrucible.fuzz.payload",
     "kvcrucible.perf.generate",
     "kvcrucible.perf.reference_cache",

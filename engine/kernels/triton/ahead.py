@@ -269,8 +269,14 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="kvcrucible-ahead-") as folder:
         os.environ["TRITON_CACHE_DIR"] = str(Path(folder))
         print(json.dumps({"target": target, "versions": versions(target)}), flush=True)
+        compiled: dict[str, dict[str, Any]] = {}
         for variant in variants(profiles):
-            print(json.dumps(compile_variant(variant, target)), flush=True)
+            # Variants that the launch table does not tell apart are one program: it is compiled once.
+            function, *rest = call_of(variant, target)
+            program = json.dumps([function.__name__, *rest], sort_keys=True)
+            if program not in compiled:
+                compiled[program] = compile_variant(variant, target)
+            print(json.dumps(compiled[program] | asdict(variant)), flush=True)
     return 0
 
 
