@@ -5,6 +5,7 @@ Looking never fails: an absent or broken library is a line of the report, and th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -22,6 +23,7 @@ from kvcrucible.cli.doctor_findings import (
     accelerator_finding,
     core_finding,
     installed_version,
+    kernels_finding,
     library_finding,
     machine_findings,
     model_finding,
@@ -44,6 +46,8 @@ def examine(probe: Callable[[str], Outcome] = run_probe) -> list[Finding]:
         findings.append(judge(library, installed_version(library.distribution), outcomes[library.probe]))
         if library.probe == "torch":
             findings.append(accelerator_finding(outcomes["torch"]))
+            asked = os.environ.get("KVCRUCIBLE_KERNELS", "")
+            findings.append(kernels_finding(outcomes["kernels"], outcomes["torch"], asked))
     return [*findings, model_finding()]
 
 

@@ -63,6 +63,10 @@ LIBRARIES = (
 )
 
 
+#: Name of the finding about kernels for main memory.
+KERNELS = "compiled kernels"
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a probe's process came to; ``found`` is false where the library does not work, ``detail`` then says why."""
@@ -149,6 +153,22 @@ def accelerator_finding(outcome: Outcome) -> Finding:
     return Finding(
         "accelerator", State.ABSENT, f"{build}, but it finds no device", "check driver and permissions"
     )
+
+
+def kernels_finding(outcome: Outcome, torch: Outcome, asked: str) -> Finding:
+    """Say which kernels work on main memory, and why; ``asked`` is what ``$KVCRUCIBLE_KERNELS`` names, or nothing."""
+    facts = {"asked": asked or None, **outcome.facts}
+    if not outcome.found:
+        reason = outcome.detail.removeprefix("Unbuildable: ")
+        detail = f"the plain ones in torch are used, several times slower: {reason}"
+        remedy = "install gcc or clang, or name one in CC; the folder for compiled kernels must be yours alone"
+        return Finding(KERNELS, State.ABSENT, detail, remedy, facts)
+    if not torch.found:
+        return Finding(KERNELS, State.ABSENT, "torch does not work here", "see torch", facts)
+    if asked and asked != "cpu":
+        detail = f"{outcome.detail}; not used: KVCRUCIBLE_KERNELS={asked}"
+        return Finding(KERNELS, State.PRESENT, detail, facts=facts)
+    return Finding(KERNELS, State.PRESENT, f"used on the CPU: {outcome.detail}", facts=facts)
 
 
 def core_finding(outcome: Outcome) -> Finding:

@@ -15,6 +15,8 @@ the rest.
   and the exponential's own 2 ulp = 4u.  The maximum m may be any number: it cancels.
 * Online softmax rescales once a tile.  The differences of successive maxima add up to at most 2S, so their
   roundings to 2 · u · S; each exponential and each product add 4u + u.
+* Where the context is cut into splits that are reduced afterwards, no more: a tile's sums are rescaled within its
+  split and once in the reduction, and there is another split with a tile at least, so that is t times at most.
 * Together a weight is off by W = u · ((D + 6) · S + 4 + 5t), relatively.
 * The sums, over n terms and t tiles in any order, add (n + t) · u to numerator and denominator; the division
   adds u.

@@ -62,6 +62,10 @@ class Unbuildable(Exception):
     """The kernels cannot be compiled here; the message says why, in one line."""
 
 
+class _Refused(Unbuildable):
+    """The compiler ran and refused its flags or the text: other flags may do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Compiler:
     """A C compiler that runs: the command's words, and the first line of what ``--version`` says."""
@@ -129,16 +133,15 @@ def obtain() -> Built:
     try:
         _make_private(folder)
         texts = sources()
-        failure: Unbuildable | None = None
+        refusals: list[_Refused] = []
         for target in TARGET_FLAGS:
             flags = (*COMMON_FLAGS, *target)
             path = folder / f"{_key(texts, flags, compiler)}.so"
             try:
                 return Built(path, compiler, flags, _ensure(path, texts, flags, compiler))
-            except Unbuildable as error:
-                failure = failure or error
-        assert failure is not None
-        raise failure
+            except _Refused as error:
+                refusals.append(error)
+        raise refusals[0]
     except OSError as error:
         raise Unbuildable(f"the cache of compiled kernels cannot be used: {error}") from error
 
@@ -196,7 +199,7 @@ def _run(command: tuple[str, ...], timeout_seconds: int) -> str:
         raise Unbuildable(f"{command[0]} does not run: {error}") from error
     if done.returncode:
         said = next((line for line in done.stderr.splitlines() if "error" in line), "no word of why")
-        raise Unbuildable(f"{command[0]} failed with status {done.returncode}: {said.strip()}")
+        raise _Refused(f"{command[0]} failed with status {done.returncode}: {said.strip()}")
     return done.stdout
 
 

@@ -205,3 +205,8 @@ def library() -> Library:
     if isinstance(found, str):
         raise Unbuildable(found)
     return found
+
+
+def forget() -> None:
+    """Find out anew at the next call, for tests that change the surroundings; what was loaded stays loaded."""
+    _outcome.cache_clear()
