@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
@@ -13,7 +13,7 @@ from kvcrucible.contract.errors import InputError
 
 def fuzz_kernels(
     backend: str, profile: str, examples: int, seed: int, seconds: float | None, out: Path, as_json: bool
-) -> None:
+) -> NoReturn:
     """Run kernel campaigns and leave with their common exit status; ``backend``: a target's name, or any."""
     from kvcrucible.cli.optional import require_modules
     from kvcrucible.contract.profiles import storage_profile

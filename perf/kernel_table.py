@@ -1,7 +1,7 @@
 """What kernels cost on a target, without the target: the ahead-of-time table (DESIGN 4.11).
 
-The figures are deterministic for one version of Triton and of the assembler, which stand beside them: registers, spills,
-shared memory and instructions, for every variant.  Times are not among them.
+The figures are deterministic for one version of Triton and of the assembler, which stand beside them: registers,
+spills, shared memory and instructions, for every variant.  Times are not among them.
 """
 
 from __future__ import annotations

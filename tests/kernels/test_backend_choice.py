@@ -53,7 +53,7 @@ def test_a_name_is_kept_to_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadArgument, match="no C compiler"):
         backends.choose("cpu", planes)
     monkeypatch.setenv(backends.VARIABLE, "abacus")
-    with pytest.raises(BadArgument, match="cpu, torch here"):
+    with pytest.raises(BadArgument, match="cpu, triton, torch here"):
         backends.choose(None, planes)
 
 

@@ -179,7 +179,7 @@ def test_a_seeded_volume_of_long_contexts(make_batch: Callable[..., Any]) -> Non
         ({"q": torch.ones(2, 4, 9)}, "shape"),
         ({"q": torch.ones(2, 4, 8, dtype=torch.float64)}, "float32"),
         ({"scale": float("nan")}, "finite"),
-        ({"backend": "abacus"}, "cpu, torch here"),
+        ({"backend": "abacus"}, "cpu, triton, torch here"),
     ],
 )
 def test_refusals_say_what_was_there(
