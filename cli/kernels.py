@@ -92,8 +92,8 @@ def _show(table: KernelTable) -> None:
 def _row(variant: dict[str, Any]) -> list[str]:
     counts = variant["instructions"]
     spilled = variant["spill_store_bytes"] + variant["spill_load_bytes"]
-    figures = (variant["registers"], spilled, variant["shared_bytes"], variant["num_warps"])
-    figures = (*figures, counts["matrix"], counts["all"])
+    cost = variant["registers"], spilled, variant["shared_bytes"], variant["num_warps"]
+    figures = (*cost, counts["matrix"], counts["all"])
     names = (
         variant["kernel"],
         variant["profile"],

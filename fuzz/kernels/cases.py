@@ -31,8 +31,11 @@ MOST_QUERIES = 40
 #: What free pages and stale columns hold.
 POISONS = ("nan", "large")
 
-#: Most bytes of a case that is read from a file.
-_MOST_CASE_BYTES = 1 << 16
+#: Largest length, count or dimension of a case that is read from a file: what is built stays small.
+_MOST_NUMBER = 4096
+
+#: Most characters of a case that is read from a file.
+_MOST_CASE_CHARACTERS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +68,8 @@ class Case:
 
 def case_from_json(text: str) -> Case:
     """Return the case that :meth:`Case.to_json` wrote; raises ``InputError`` for anything else."""
-    if len(text) > _MOST_CASE_BYTES:
-        raise InputError(f"a case of {len(text)} characters; {_MOST_CASE_BYTES} at most")
+    if len(text) > _MOST_CASE_CHARACTERS:
+        raise InputError(f"a case of {len(text)} characters; {_MOST_CASE_CHARACTERS} at most")
     try:
         plain: dict[str, Any] = json.loads(text)
         cell = Cell(**plain.pop("cell"))
@@ -75,7 +78,7 @@ def case_from_json(text: str) -> Case:
         raise InputError(f"not a case of a kernel campaign: {error}") from None
     known = cell.kernel in KERNELS and cell.profile in HEAD_DIMS and len(case.lengths) == len(case.queries)
     numbers = (*case.lengths, *case.queries, case.page_size, case.kv_heads, case.group, case.head_dim)
-    if not known or not all(isinstance(number, int) and 0 <= number <= 4096 for number in numbers):
+    if not known or not all(type(number) is int and 0 <= number <= _MOST_NUMBER for number in numbers):
         raise InputError("not a case of a kernel campaign: unknown names, or numbers out of range")
     return case
 

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ def variant(profile: str, spilled: int = 0) -> dict[str, Any]:
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The variants that the compiler is taken to have made."""
     pytest.importorskip("triton", reason="the extra 'triton' brings it")
     variants: list[dict[str, Any]] = []
@@ -46,7 +45,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
         return kernel_table.KernelTable(target, {"triton": "9.9"}, tuple(variants))
 
     monkeypatch.setattr(kernel_table, "compile_table", table)
-    yield variants
+    return variants
 
 
 def test_a_table_without_spills_holds(compiled: list[dict[str, Any]]) -> None:

@@ -192,10 +192,9 @@ def _view(variant: Variant) -> LayerView:
     from kvcrucible.engine.storage.planes import allocate_side
 
     geometry, profile = Geometry(1, KV_HEADS, variant.head_dim), PROFILES[variant.profile]
-    sides = (
-        allocate_side(profile, side, geometry, 1, PAGE_SIZE, PlaneOrder.PAGE_MAJOR, "cpu") for side in Side
-    )
-    return LayerView(*sides, torch.zeros((1, 1), dtype=torch.int32))
+    shape = (geometry, 1, PAGE_SIZE, PlaneOrder.PAGE_MAJOR, "cpu")
+    key, value = allocate_side(profile, Side.KEY, *shape), allocate_side(profile, Side.VALUE, *shape)
+    return LayerView(key, value, torch.zeros((1, 1), dtype=torch.int32))
 
 
 def _pointer(plane: torch.Tensor) -> str:
