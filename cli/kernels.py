@@ -22,6 +22,9 @@ def kernels(
     profile: list[str] = typer.Option(
         [], "--profile", help="Storage profile; may be repeated.", show_default="all"
     ),
+    tune: bool = typer.Option(
+        False, "--tune", help="Time configurations on the GPU here and print a new launch table instead."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Compile every kernel variant for a GPU: registers, spills, shared memory, instructions, and what does not fit.
@@ -35,6 +38,9 @@ def kernels(
 
     require_modules("triton", "torch", "triton")
     profiles = [storage_profile(name).name for name in profile]
+    if tune:
+        _tune(profiles)
+        return
     tables = [_compile(target, profiles) for target in dict.fromkeys(arch)]
     if as_json:
         print_json({"tables": [table.to_plain() for table in tables]})
@@ -43,6 +49,19 @@ def kernels(
             _show(table)
     if any(table.broken_promises for table in tables):
         raise typer.Exit(ExitStatus.VIOLATION)
+
+
+def _tune(profiles: list[str]) -> None:
+    """Print the launch table as it should be for the device that is there; it replaces ``launch_table.json``."""
+    from kvcrucible.contract.profiles import PROFILES
+    from kvcrucible.engine.kernels.triton import ahead, tune
+
+    keys, timers = [], {}
+    for name in profiles or list(PROFILES):
+        for key in tune.device_keys([name], ahead.HEAD_DIMS, ahead.GROUPS):
+            keys.append(key)
+            timers[key.profile] = tune.time_on_device(name)
+    print(tune.to_text(tune.tune(keys, lambda key, chosen: timers[key.profile](key, chosen))), end="")
 
 
 def _compile(target: str, profiles: list[str]) -> KernelTable:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kvcrucible.contract.errors import InputError
+from kvcrucible.contract.errors import InputError, NotRunError
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -80,3 +81,41 @@ def test_kernels_address_pages_in_64_bits(repository: Path) -> None:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "page"
     ]
     assert [ast.unparse(node.value).endswith(".to(tl.int64)") for node in loads] == [True]
+
+
+def test_a_table_is_remade_by_time_and_keeps_its_other_rules() -> None:
+    from kvcrucible.engine.kernels.triton import launch, tune
+
+    keys = [launch.Key("sm_90", "bfloat16", 128, 4, length) for length in ("decode-long", "prefill")]
+
+    def seconds(key: Any, chosen: Any) -> float | None:
+        if chosen.num_stages == 3 and key.length == "prefill":
+            return None
+        return 1.0 if chosen.num_warps == 8 and chosen.tile == 64 else 2.0
+
+    table = json.loads(tune.to_text(tune.tune(keys, seconds)))
+    decode, prefill, *rest = launch.parse(table)
+    assert (decode[1].num_warps, decode[1].tile, decode[1].lines) == (8, 64, launch.DECODE_LINES)
+    assert (prefill[1].num_warps, prefill[1].num_stages) == (8, 2)
+    assert tuple(rest) == launch.table()
+
+
+def test_noise_does_not_change_a_choice() -> None:
+    from kvcrucible.engine.kernels.triton import launch, tune
+
+    present, other = launch.Config(16, 64, 4, 2, 16, 256), launch.Config(16, 64, 8, 2, 16, 256)
+    assert tune.choose(present, {present: 1.0, other: 0.99}) == present
+    assert tune.choose(present, {present: 1.0, other: 0.9}) == other
+    assert tune.choose(present, {other: 5.0}) == other
+    assert tune.choose(present, {}) == present
+
+
+def test_tuning_without_a_device_is_not_run() -> None:
+    import torch
+
+    from kvcrucible.engine.kernels.triton import tune
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a device")
+    with pytest.raises(NotRunError, match="no device"):
+        tune.device_keys(["BF16"], [128], [4])

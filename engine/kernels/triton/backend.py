@@ -90,10 +90,12 @@ def paged_attention(
     context_lengths: Sequence[int],
     scale: float,
     causal: bool,
+    imposed: launch.Config | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return ``out [T, Hq, D]`` and ``lse [T, Hq]``; see ``api.paged_attention``.
 
     Entries of one length class run together, cut into launches whose partial results stay within a bound.
+    ``imposed`` stands in for the launch table where one is being made.
     """
     q = q.contiguous()
     out = torch.zeros_like(q)
@@ -107,7 +109,7 @@ def paged_attention(
             classes[launch.length_class(queries, group, context)].append((row, first, queries, context))
     for length, entries in classes.items():
         key = launch.Key(target(q.device), profile_name(view), view.head_dim, group, length)
-        chosen = launch.config(key)
+        chosen = imposed or launch.config(key)
         for records, partials in _launches(entries, group, view, chosen):
             _attend(q, view, out, lse, records, partials, chosen, scale, causal)
     return out, lse
