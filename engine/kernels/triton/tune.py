@@ -120,7 +120,7 @@ def time_on_device(profile: str) -> Callable[[Key, Config], float | None]:
 def _seconds(
     q: torch.Tensor, view: Any, lists: tuple[list[int], list[int], list[int]], chosen: Config
 ) -> float:
-    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     backend.paged_attention(q, view, *lists, 0.1, True, chosen)
     start.record()
     backend.paged_attention(q, view, *lists, 0.1, True, chosen)
