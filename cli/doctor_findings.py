@@ -161,7 +161,9 @@ def kernels_finding(outcome: Outcome, torch: Outcome, asked: str) -> Finding:
     if not outcome.found:
         reason = outcome.detail.removeprefix("Unbuildable: ")
         detail = f"the plain ones in torch are used, several times slower: {reason}"
-        remedy = "install gcc or clang, or name one in CC; the folder for compiled kernels must be yours alone"
+        remedy = (
+            "install gcc or clang, or name one in CC; the folder for compiled kernels must be yours alone"
+        )
         return Finding(KERNELS, State.ABSENT, detail, remedy, facts)
     if not torch.found:
         return Finding(KERNELS, State.ABSENT, "torch does not work here", "see torch", facts)

@@ -20,6 +20,7 @@ GROUPS = (
     "capacity",
     "layout",
     "arena",
+    "bench_decode",
     "generate",
     "model",
     "invariants",

@@ -175,9 +175,7 @@ def unpack(
 
 
 def _for_view(backend: str | None, view: LayerView) -> Backend:
-    return choose(
-        backend or view.backend, (*view.key.tensors(), *view.value.tensors()), view.block_tables
-    )
+    return choose(backend or view.backend, (*view.key.tensors(), *view.value.tensors()), view.block_tables)
 
 
 def _check_distinct(targets: Tensor) -> None:

@@ -48,9 +48,7 @@ def check_copies(planes: Sequence[Tensor], copies: Sequence[PageCopy]) -> None:
             if not 0 <= page < pages:
                 raise BadArgument(f"page {page}", f"pages 0 to {pages - 1}", "use a page of this pool")
         if not 0 <= copy.columns <= page_size:
-            raise BadArgument(
-                f"columns [0, {copy.columns})", f"pages of {page_size}", "stay within the page"
-            )
+            raise BadArgument(f"columns [0, {copy.columns})", f"pages of {page_size}", "stay within the page")
     written = [copy.destination for copy in copies]
     twice = set(written) & {copy.source for copy in copies} or len(set(written)) < len(written)
     if twice:

@@ -76,7 +76,7 @@ class Compiler:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A library that is ready to be loaded.  ``built`` tells whether this call compiled it, else it was in the cache."""
+    """A library that is ready to be loaded; ``built`` where this call compiled it, else it was in the cache."""
 
     path: Path
     compiler: Compiler
@@ -96,7 +96,9 @@ def cache_directory() -> Path:
 def sources() -> dict[str, bytes]:
     """Return the C files and their headers by name, as they are installed."""
     folder = files("kvcrucible.engine.kernels") / "csrc"
-    named = {entry.name: entry.read_bytes() for entry in folder.iterdir() if entry.name.endswith((".c", ".h"))}
+    named = {
+        entry.name: entry.read_bytes() for entry in folder.iterdir() if entry.name.endswith((".c", ".h"))
+    }
     return dict(sorted(named.items()))
 
 
@@ -244,7 +246,9 @@ def _lock(path: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise Unbuildable(f"another process has held {path} for {LOCK_TIMEOUT_SECONDS} s") from None
+                    raise Unbuildable(
+                        f"another process has held {path} for {LOCK_TIMEOUT_SECONDS} s"
+                    ) from None
                 time.sleep(0.05)
         yield
     finally:

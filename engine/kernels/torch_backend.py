@@ -85,9 +85,7 @@ def unpack(sections: Sequence[PlaneSection], runs: Sequence[CopyRun]) -> None:
         device.copy_(host, non_blocking=True)
 
 
-def _run_bytes(
-    sections: Sequence[PlaneSection], runs: Sequence[CopyRun]
-) -> Iterator[tuple[Tensor, Tensor]]:
+def _run_bytes(sections: Sequence[PlaneSection], runs: Sequence[CopyRun]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the bytes of each run in each section: on the host, on the device."""
     for section in sections:
         for run in runs:

@@ -61,7 +61,17 @@ def report(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
 def test_the_report_names_everything_and_exits_0() -> None:
     done = run_doctor("--json")
     found = report(done)
-    libraries = {"numpy", "torch", "accelerator", "compiled kernels", "triton", "gguf", "tokenizers", "nvml", "model file"}
+    libraries = {
+        "numpy",
+        "torch",
+        "accelerator",
+        "compiled kernels",
+        "triton",
+        "gguf",
+        "tokenizers",
+        "nvml",
+        "model file",
+    }
     machine = {"kvcrucible", "python", "platform", "cpu", "memory", "compiler", "core libraries"}
     assert found.keys() == libraries | machine
     assert found["cpu"]["facts"]["usable"] == doctor_machine.usable_cpus()

@@ -158,7 +158,10 @@ def test_a_compiler_that_does_not_know_the_processor_builds_without(compiler: Ma
 
 @pytest.mark.parametrize(
     ("refusal", "says"),
-    [('echo "x.c:1: error: planted" >&2; exit 1', "status 1: x.c:1: error: planted"), ("exit 0", "no library")],
+    [
+        ('echo "x.c:1: error: planted" >&2; exit 1', "status 1: x.c:1: error: planted"),
+        ("exit 0", "no library"),
+    ],
 )
 def test_a_build_that_fails_says_why_and_leaves_nothing(
     compiler: MakeCompiler, refusal: str, says: str
@@ -202,7 +205,9 @@ def test_no_compiler_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_processor_is_known_by_what_it_can_do(tmp_path: Path) -> None:
     told = tmp_path / "cpuinfo"
-    told.write_text("model name\t: Some\nflags\t\t: fpu avx2\nbogomips : 5\n\nmodel name\t: Other\n", encoding="ascii")
+    told.write_text(
+        "model name\t: Some\nflags\t\t: fpu avx2\nbogomips : 5\n\nmodel name\t: Other\n", encoding="ascii"
+    )
     seen = cpu_build.processor(told)
     assert "Some" in seen
     assert "avx2" in seen

@@ -56,6 +56,7 @@ TENSOR_MODULES = (
     "kvcrucible.fuzz.adapters.torch_paged",
     "kvcrucible.fuzz.content",
     "kvcrucible.fuzz.payload",
+    "kvcrucible.perf.decode_bench",
     "kvcrucible.perf.generate",
     "kvcrucible.perf.reference_cache",
     "kvcrucible.reference.attention",
