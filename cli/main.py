@@ -21,6 +21,7 @@ GROUPS = (
     "layout",
     "arena",
     "kernels",
+    "bench_decode",
     "generate",
     "model",
     "invariants",

@@ -61,7 +61,7 @@ def check_name(name: str) -> None:
 
 
 def choose(name: str | None, planes: Sequence[Tensor], block_tables: Tensor | None = None) -> Backend:
-    """Return the back-end called ``name``; if None the one that ``$KVCRUCIBLE_KERNELS`` names, else the best that works.
+    """Return the back-end called ``name``, if None the one that ``$KVCRUCIBLE_KERNELS`` names, or the best that works.
 
     ``planes`` and ``block_tables`` are what it is to work on.  Raises ``BadArgument`` for an unknown name, and for a
     back-end that was asked for by name and cannot do this: another one in its place would hide what was to be seen.

@@ -128,7 +128,9 @@ def working_memory(
 
 def copy_columns(planes: Sequence[Tensor], copies: Sequence[PageCopy]) -> None:
     """Copy columns from page to page; see ``api.copy_columns``."""
-    table = (c.PageCopy * len(copies))(*((copy.source, copy.destination, copy.columns) for copy in copies))
+    table = (c.PageCopy * len(copies))(
+        *(c.PageCopy(copy.source, copy.destination, copy.columns) for copy in copies)
+    )
     job = c.CopyJob(
         planes=(c.Plane * len(planes))(*map(_plane, planes)),
         copies=table,
@@ -149,6 +151,20 @@ def pack(sections: Sequence[PlaneSection], runs: Sequence[CopyRun]) -> None:
 def unpack(sections: Sequence[PlaneSection], runs: Sequence[CopyRun]) -> None:
     """Copy runs of pages from the host; see ``api.unpack``."""
     _transfer(sections, runs, to_host=False)
+
+
+def read_through(tensors: Sequence[Tensor]) -> int:
+    """Read contiguous tensors once, as fast as these kernels could, and return how many bytes that were.
+
+    For measurements: what is read by the way, with the same threads, is what a kernel's reading is held to.
+    """
+    seen = 0
+    for tensor in tensors:
+        size = tensor.numel() * tensor.element_size()
+        job = c.ReadJob(tensor.data_ptr(), size // _WORD_BYTES, 0.0)
+        _call("kv_read", job, size)
+        seen += size // (_WORD_BYTES * c.READ_FLOATS) * _WORD_BYTES * c.READ_FLOATS
+    return seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +191,7 @@ def _plan(
         _padded(view.head_dim) + c.MOST_LANES,
     )
     first_queries = offsets(query_lengths)
-    entries: list[tuple[int, ...]] = []
+    entries: list[c.Entry] = []
     items = blocks = partial_floats = 0
     for row, first_query, queries, context in zip(
         rows, first_queries[:-1], query_lengths, context_lengths, strict=True
@@ -189,8 +205,21 @@ def _plan(
         most_splits = MOST_SPLITS if queries <= MOST_SPLIT_QUERIES else 1
         splits, pages_a_split = _splits(context, view.page_size, most_splits)
         entries.append(
-            (row, first_query, queries, context, splits, pages_a_split)
-            + (entry_blocks, lines_a_block, heads_a_span, spans, items, blocks, partial_floats)
+            c.Entry(
+                row=row,
+                first_query=first_query,
+                queries=queries,
+                context=context,
+                splits=splits,
+                pages_a_split=pages_a_split,
+                blocks=entry_blocks,
+                lines_a_block=lines_a_block,
+                heads_a_span=heads_a_span,
+                spans=spans,
+                first_item=items,
+                first_block=blocks,
+                first_partial=partial_floats,
+            )
         )
         items += entry_blocks * spans * splits
         blocks += entry_blocks * spans
@@ -229,7 +258,8 @@ def _side(side: SideView) -> c.Side:
         code = c.CODES[_ELEMENTS[side.codes.dtype]]
         return c.Side(_plane(side.codes), c.Plane(), side.head_dim, 1, code, c.SCALES[""])
     assert side.scales is not None, "a codec has scales"
-    assert codec.group <= c.LARGEST_GROUP and codec.group % c.MOST_LANES == 0, f"groups of {codec.group}"
+    assert codec.group <= c.LARGEST_GROUP, f"groups of {codec.group}"
+    assert codec.group % c.MOST_LANES == 0, f"groups of {codec.group}"
     code, scale = c.CODES[codec.code], c.SCALES[codec.scale]
     return c.Side(_plane(side.codes), _plane(side.scales), side.head_dim, codec.group, code, scale)
 
@@ -239,13 +269,13 @@ def _transfer(sections: Sequence[PlaneSection], runs: Sequence[CopyRun], *, to_h
         return
     table = (c.Section * len(sections))(
         *(
-            (one.host.data_ptr(), one.device.data_ptr(), *one.host.shape[:2], *one.device.shape[1:])
+            c.Section(one.host.data_ptr(), one.device.data_ptr(), *one.host.shape[:2], *one.device.shape[1:])
             for one in sections
         )
     )
     job = c.TransferJob(
         sections=table,
-        runs=(c.Run * len(runs))(*((run.device_page, run.slot, run.pages) for run in runs)),
+        runs=(c.Run * len(runs))(*(c.Run(run.device_page, run.slot, run.pages) for run in runs)),
         section_count=len(sections),
         run_count=len(runs),
         to_host=to_host,

@@ -76,7 +76,7 @@ class Compiler:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A library that is ready to be loaded.  ``built`` tells whether this call compiled it, else it was in the cache."""
+    """A library that is ready to be loaded; ``built`` where this call compiled it, else it was in the cache."""
 
     path: Path
     compiler: Compiler

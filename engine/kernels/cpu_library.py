@@ -21,6 +21,8 @@ SCALES = {"": 0, "float16": 1, "e4m3fn": 2}
 
 #: ``LANES`` is at most this many floats; LINES, TILE, LARGEST_GROUP are the C constants of these names.
 MOST_LANES, LINES, TILE, LARGEST_GROUP = 16, 32, 64, 1024
+#: ``FLOATS_AN_ITEM`` of ``read.c``.
+READ_FLOATS = 1 << 16
 
 
 class Plane(ctypes.Structure):

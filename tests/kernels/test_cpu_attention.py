@@ -2,7 +2,7 @@
 
 Verifies: the oracle's budget at every boundary of those; that the same logical inputs give the same bits whatever the
 page ids, the plane order, the rest of the batch, the number of threads and the content of working memory; that nothing
-is written beyond working memory.  Does not verify speed (``kvcrucible kernels`` measures it).
+is written beyond working memory.  Does not verify speed (``kvcrucible bench-decode`` measures it).
 """
 
 from __future__ import annotations

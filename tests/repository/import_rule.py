@@ -58,6 +58,7 @@ TENSOR_MODULES = (
     "kvcrucible.fuzz.kernels.checks",
     "kvcrucible.fuzz.kernels.stage",
     "kvcrucible.fuzz.payload",
+    "kvcrucible.perf.decode_bench",
     "kvcrucible.perf.generate",
     "kvcrucible.perf.reference_cache",
     "kvcrucible.reference.attention",
