@@ -234,7 +234,7 @@ ROWS: tuple[Row, ...] = (
         "nothing-to-move",
         _MOVES,
         RefusalKind.WRONG_STATE,
-        lambda f: f.movable_pages == 0,
+        lambda f: f.state is State.CONTINUATION and f.movable_pages == 0,
         "No page of it is at the source, held by no active sequence and in no other transfer.",
         "4.14.13",
     ),
@@ -505,3 +505,17 @@ def restore_change(fresh_pages: int) -> Change:
 def end_change(exclusive_pages: int, unused_reservation: int, retained: bool) -> Change:
     """Counter change of an end: the unused reservation is freed, and the exclusive pages unless retained (4.14.5)."""
     return unreserve(unused_reservation) + (Change() if retained else release(exclusive_pages))
+
+
+def retire_change(fenced_pages: int) -> Change:
+    """Counter change on top of one that frees pages: those not at rest stay leased until they are (0013)."""
+    return Change(leased=fenced_pages, free=-fenced_pages)
+
+
+def transfer_change(sources: int, destinations: int, ended: int) -> Change:
+    """Counter change of the end of a transfer (0013): the Device pages that it frees.
+
+    ``sources``: of a demotion that moved and keeps nothing.  ``destinations``: fresh ones of a restore that was
+    abandoned.  ``ended``: of pages that have ended meanwhile, at either end.
+    """
+    return release(sources + destinations + ended)

@@ -228,8 +228,8 @@ class LockStep:
         if self.setting.depth is Depth.LEDGER:
             return None
         from kvcrucible.contract.profiles import storage_profile
-        from kvcrucible.fuzz.adapters.registry import payload_geometry
         from kvcrucible.fuzz.content import Content
+        from kvcrucible.fuzz.geometry import payload_geometry
         from kvcrucible.fuzz.payload import PayloadTwin
 
         profile = storage_profile(self.setting.profile)

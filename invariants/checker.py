@@ -27,6 +27,8 @@ class Scope(Touched):
     and after, is in the partial snapshots.  ``displaced``: blocks below the start whose page changed its columns, lease
     or pool although its space did not move.  ``gained``, ``lost``: pages that spaces took up and gave up, repeated.
     ``created`` and ``removed``: touched pages that exist on one side only; ``kept``: those on both, before and after.
+    ``replicas``: pages that are touched or whose part in a transfer changed; their transfers are in view.  ``arena``:
+    extents of which a slot, or who holds one, may have changed; all that names a slot of them is in view.
     """
 
     starts: dict[SpaceKey, int] = field(default_factory=dict)
@@ -36,6 +38,8 @@ class Scope(Touched):
     created: set[int] = field(default_factory=set)
     removed: set[int] = field(default_factory=set)
     kept: list[tuple[PageState, PageState]] = field(default_factory=list)
+    replicas: set[int] = field(default_factory=set)
+    arena: set[int] = field(default_factory=set)
 
     def blocks(self, key: SpaceKey, length: int) -> list[int]:
         """Return the blocks of a space of ``length`` pages that have to be looked at again."""

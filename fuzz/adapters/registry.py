@@ -5,19 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvcrucible.contract.errors import InputError, NotRunError
-from kvcrucible.contract.profiles import Geometry, StorageProfile, storage_profile
+from kvcrucible.contract.profiles import storage_profile
 from kvcrucible.fuzz.adapters.paged import PagedAdapter
 from kvcrucible.fuzz.adapters.protocol import EngineAdapter
+from kvcrucible.fuzz.geometry import PAYLOAD_GEOMETRY, payload_geometry
 from kvcrucible.fuzz.setting import Depth, Setting
-
-#: Payload examples use the smallest geometry in which layers, heads and dimensions can be confused with one another.
-PAYLOAD_GEOMETRY = Geometry(layers=2, kv_heads=2, head_dim=4)
-
-
-def payload_geometry(profile: StorageProfile) -> Geometry:
-    """Return the smallest such geometry that the profile's groups divide."""
-    smallest = max(PAYLOAD_GEOMETRY.head_dim, *(plane.group for plane in profile.planes))
-    return Geometry(PAYLOAD_GEOMETRY.layers, PAYLOAD_GEOMETRY.kv_heads, smallest)
 
 
 def build(setting: Setting) -> EngineAdapter:

@@ -30,8 +30,9 @@ from kvcrucible.contract.operations import (
 )
 from kvcrucible.contract.snapshot import Snapshot, from_plain, schema, to_plain
 from kvcrucible.contract.tokens import run
-from kvcrucible.fuzz.adapters.registry import PAYLOAD_GEOMETRY, build
+from kvcrucible.fuzz.adapters.registry import build
 from kvcrucible.fuzz.coverage import GOALS, within_reach
+from kvcrucible.fuzz.geometry import PAYLOAD_GEOMETRY
 from kvcrucible.fuzz.setting import Depth, Setting
 from kvcrucible.invariants.registry import inapplicable
 

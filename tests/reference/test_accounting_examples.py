@@ -28,6 +28,7 @@ from kvcrucible.contract.operations import (
     Pin,
     Prefill,
     Progress,
+    Progressed,
     Release,
     Schedule,
     Scheduled,
@@ -439,10 +440,13 @@ def test_a_backend_that_lags_is_counted_by_itself() -> None:
     assert do(model, Lookup(run(0, 0, 12))).value == Hit(0, 0, 3)
 
 
-def test_progress_moves_no_counter() -> None:
+def test_progress_moves_no_counter_where_effects_are_immediate() -> None:
     model = model_of()
     start(model, run(0, 0, 4))
-    assert model.predict(Progress()) == Outcome(None, None, (), ((1, 0, 7),))
+    assert model.predict(Progress()) == Outcome(Progressed((0,)), None, (), ((1, 0, 7),))
+    assert model.predict(Progress()) == Outcome(Progressed(), None, (), ((1, 0, 7),)), (
+        "a unit is reported once"
+    )
     assert count(model.tokens(0)) == 4
 
 
