@@ -378,7 +378,7 @@ Line: TypeAlias = (
 )
 
 #: Every kind of line by its ``op``.
-LINES: dict[str, type[_Line]] = {kind.__struct_config__.tag: kind for kind in Line.__args__}  # type: ignore[attr-defined,misc]
+LINES: dict[str, type[_Line]] = {kind.__struct_config__.tag: kind for kind in Line.__args__}
 
 
 def decoder() -> Callable[[bytes], Line]:
