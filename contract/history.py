@@ -43,6 +43,8 @@ MAX_INTEGER = 2**63 - 1
 
 Id: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 Signed: TypeAlias = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
+#: What a caller named; it may name nothing, and is then refused.
+Handle: TypeAlias = Signed
 Positive: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 #: (source, start, length): see ``contract/tokens.py``.
 Run: TypeAlias = tuple[Signed, Signed, Positive]
@@ -167,7 +169,7 @@ class Admit(_Line, tag="admit"):
 
     admission: Admission | None = None
     wait: Wait | None = None
-    sequence: Id | None = None
+    sequence: Handle | None = None
     evicted: list[Id] = []
 
 
@@ -182,11 +184,11 @@ class Schedule(_Line, tag="schedule"):
 class Work(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """What a unit writes of one sequence: ``prefill`` positions of its prompt, or ``append`` tokens.
 
-    ``pages`` are those granted for it.  A work that is split over two lines by ``more`` is the last of one and the first
-    of the next: counts add up, lists go on.
+    ``pages`` are those granted for it.  A work that is split over two lines by ``more`` is the last of one and the
+    first of the next: counts add up, lists go on.
     """
 
-    sequence: Id
+    sequence: Handle
     prefill: Signed | None = None
     append: Runs | None = None
     backend: Signed | None = None
@@ -203,12 +205,12 @@ class Begin(_Line, tag="begin"):
 
 
 class End(_Line, tag="end"):
-    """A unit ends.  ``frontiers``: Main's of the rows that live on, ``cancelled``: the others, in the order of the work.
+    """A unit ends.  ``frontiers``: Main's of the rows that live on, ``cancelled``: the others, both in order of work.
 
     ``done``: its device effects are known to be over, so that its pages are at rest.
     """
 
-    unit: Id
+    unit: Handle
     commit: bool = True
     done: bool = False
     frontiers: list[tuple[Id, Id]] | None = None
@@ -218,7 +220,7 @@ class End(_Line, tag="end"):
 class Fork(_Line, tag="fork"):
     """A child shares the source's first ``position`` tokens; ``pages`` are its copies of partial tails."""
 
-    source: Id
+    source: Handle
     position: Signed
     max_new: Signed
     session: Text | None = None
@@ -233,7 +235,7 @@ class Fork(_Line, tag="fork"):
 class Truncate(_Line, tag="truncate"):
     """An active sequence is cut; ``pages`` are copies of cut pages that were shared."""
 
-    sequence: Id
+    sequence: Handle
     position: Signed
     pages: PerPool = []
     generations: PerPool = []
@@ -244,14 +246,14 @@ class Truncate(_Line, tag="truncate"):
 class Checkpoint(_Line, tag="checkpoint"):
     """What every pool has committed becomes findable, as ``checkpoint``."""
 
-    sequence: Id
+    sequence: Handle
     checkpoint: Id | None = None
 
 
 class Finish(_Line, tag="finish"):
     """An active sequence ends; ``kept``: it stays as a continuation."""
 
-    sequence: Id
+    sequence: Handle
     retain: bool = True
     kept: bool | None = None
 
@@ -259,20 +261,20 @@ class Finish(_Line, tag="finish"):
 class Cancel(_Line, tag="cancel"):
     """A queued or active sequence is dropped; ``done`` false: recorded for the end of its unit."""
 
-    sequence: Id
+    sequence: Handle
     done: bool | None = None
 
 
 class Release(_Line, tag="release"):
     """A continuation is dropped."""
 
-    continuation: Id
+    continuation: Handle
 
 
 class Pin(_Line, tag="pin"):
     """A continuation is protected, or no longer."""
 
-    continuation: Id
+    continuation: Handle
     pinned: bool = True
 
 
@@ -303,7 +305,7 @@ class NewExtent(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=
 class Demote(_Line, tag="demote"):
     """A continuation's movable pages start towards Host, into one extent for each pool that has any to copy."""
 
-    continuation: Id
+    continuation: Handle
     keep: bool = False
     transfer: Id | None = None
     extents: list[NewExtent] = []
@@ -312,7 +314,7 @@ class Demote(_Line, tag="demote"):
 class Restore(_Line, tag="restore"):
     """A continuation's pages start towards Device; ``pages``: one for each without a Device copy, in logical order."""
 
-    continuation: Id
+    continuation: Handle
     keep: bool = False
     transfer: Id | None = None
     pages: PerPool = []
@@ -323,7 +325,7 @@ class Restore(_Line, tag="restore"):
 class CancelTransfer(_Line, tag="cancel-transfer"):
     """A transfer is marked, so that it ends with its source visible as before."""
 
-    transfer: Id
+    transfer: Handle
 
 
 class Ended(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
