@@ -17,6 +17,7 @@ GROUPS = (
     "fuzz",
     "faults",
     "replay",
+    "check",
     "capacity",
     "layout",
     "arena",

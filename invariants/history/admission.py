@@ -10,21 +10,14 @@ from kvcrucible.contract.errors import RefusalKind
 from kvcrucible.contract.operations import AdmissionMode, WaitingKind
 from kvcrucible.contract.semantics import Facts, State
 from kvcrucible.invariants.history import facts as judge
+from kvcrucible.invariants.history.checkpoints import unmark
 from kvcrucible.invariants.history.index import common_prefix, head
-from kvcrucible.invariants.history.ledger import Holder, Ledger
+from kvcrucible.invariants.history.ledger import Ledger
 from kvcrucible.invariants.history.outcome import Broken
-from kvcrucible.invariants.history.sequences import (
-    activate,
-    end_clean_copy,
-    fork_need,
-    make_room,
-    require_all_used,
-    require_copies,
-    share_prefix,
-    short,
-    take_continuation,
-    unmark,
-)
+from kvcrucible.invariants.history.records import Holder
+from kvcrucible.invariants.history.room import make_room, require_all_used, short, take_continuation
+from kvcrucible.invariants.history.rows import activate
+from kvcrucible.invariants.history.sharing import end_clean_copy, fork_need, require_copies, share_prefix
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from kvcrucible.invariants.history.outcome import Broken
 if TYPE_CHECKING:
     from kvcrucible.contract.history import Host
     from kvcrucible.contract.snapshot import Tier
-    from kvcrucible.invariants.history.ledger import Page
+    from kvcrucible.invariants.history.records import Page
 
 
 class Extent:
@@ -54,7 +54,8 @@ class Arena:
         if offset % self.alignment or offset + size > self.capacity:
             raise Broken(
                 "host-conservation",
-                f"an extent of {size} bytes at {offset}: the arena has {self.capacity} bytes, aligned to {self.alignment}",
+                f"an extent of {size} bytes at {offset}: the arena has {self.capacity} bytes, aligned to "
+                f"{self.alignment}",
             )
         place = bisect_left(self._offsets, offset)
         for neighbour in self._offsets[max(0, place - 1) : place + 1]:
@@ -86,7 +87,7 @@ class Arena:
 
 @dataclass(slots=True)
 class Moved:
-    """One page of a transfer.  ``device``, ``extent``: the destination that the transfer took; neither: a clean copy."""
+    """One page of a transfer.  ``device``, ``extent``: the destination that it took; neither: a clean copy."""
 
     page: Page
     device: int | None = None

@@ -17,7 +17,7 @@ from typing import Any
 
 from kvcrucible.contract import history
 from kvcrucible.contract.history import Header, Line
-from kvcrucible.invariants.history import admission, sequences, transfers, units
+from kvcrucible.invariants.history import admission, checkpoints, sequences, sharing, transfers, units
 from kvcrucible.invariants.history.ledger import MAX_LIVE_ENTRIES, Ledger
 from kvcrucible.invariants.history.outcome import Broken, Judgement, Undecided, Verdict
 from kvcrucible.invariants.history.reader import HistoryReader
@@ -83,14 +83,14 @@ class HistoryChecker:
             history.Schedule: admission.schedule,
             history.Begin: units.begin,
             history.End: units.finish,
-            history.Fork: sequences.fork,
-            history.Truncate: sequences.truncate,
-            history.Checkpoint: sequences.checkpoint,
+            history.Fork: sharing.fork,
+            history.Truncate: sharing.truncate,
+            history.Checkpoint: checkpoints.checkpoint,
             history.Finish: sequences.finish,
             history.Cancel: sequences.cancel,
             history.Release: sequences.release,
             history.Pin: sequences.pin,
-            history.Lookup: sequences.lookup,
+            history.Lookup: checkpoints.lookup,
             history.Demote: transfers.demote,
             history.Restore: transfers.restore,
             history.CancelTransfer: transfers.cancel,

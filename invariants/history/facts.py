@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from kvcrucible.contract.errors import RefusalKind
 from kvcrucible.contract.semantics import ROWS, Facts, Row, State
-from kvcrucible.invariants.history.ledger import Holder, Ledger
+from kvcrucible.invariants.history.ledger import Ledger
 from kvcrucible.invariants.history.outcome import Broken
+from kvcrucible.invariants.history.records import Holder
 
 _BY_OPERATION: dict[type, list[Row]] = {}
 for _row in sorted(ROWS, key=lambda row: row.kind.precedence):

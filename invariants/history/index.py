@@ -1,7 +1,7 @@
 """Which checkpoints share the longest prefix with a prompt (DESIGN 4.9, 4.14.6): a radix tree over token runs.
 
-One tree for each identity.  A node's ``members`` are the checkpoints that end at or below it, the earliest first; so the
-best hit is found on the way back from where a prompt leaves the tree, without a look at what lies below.
+One tree for each identity.  A node's ``members`` are the checkpoints that end at or below it, the earliest first; so
+the best hit is found on the way back from where a prompt leaves the tree, without a look at what lies below.
 """
 
 from __future__ import annotations

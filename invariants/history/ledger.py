@@ -20,134 +20,17 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kvcrucible.contract.history import Header, Shown
-from kvcrucible.contract.semantics import State
-from kvcrucible.invariants.history.arena import Arena, Extent, Transfer
+from kvcrucible.invariants.history.arena import Arena, Transfer
 from kvcrucible.invariants.history.index import CheckpointIndex
 from kvcrucible.invariants.history.outcome import Broken, Undecided
+from kvcrucible.invariants.history.records import NO_PAGE, Holder, Page
 
 if TYPE_CHECKING:
-    from kvcrucible.contract.operations import Identity
-    from kvcrucible.contract.tokens import Run
     from kvcrucible.invariants.history.units import Unit
 
 #: Entries (pages, places in spaces, runs, checkpoints, generations) that may be alive at a time.  One takes some 100 to
 #: 250 bytes, so that the most memory is some 500 MB.
 MAX_LIVE_ENTRIES = 2_000_000
-
-NO_PAGE = -1
-
-
-class Page:
-    """One logical page.
-
-    ``device``: its physical page, ``NO_PAGE`` without one (or where the history shows none: then ``leased`` alone
-    tells).  ``stamp``: the latest end of a unit that touched it and was outstanding then.  ``born``: units begun before
-    its lease.  ``extent``: where its Host replica lies.  ``on_host``: that one is visible.  ``keepers``: continuations
-    that hold it, kept with a Host tier only.
-    """
-
-    __slots__ = (
-        "active",
-        "born",
-        "device",
-        "extent",
-        "firm",
-        "keepers",
-        "leased",
-        "on_host",
-        "pool",
-        "references",
-        "stamp",
-        "transfer",
-    )
-
-    def __init__(self, pool: int, device: int, born: int, stamp: int = 0) -> None:
-        self.pool = pool
-        self.device = device
-        self.leased = True
-        self.references = self.active = self.firm = 1
-        self.born = born
-        self.stamp = stamp
-        self.extent: Extent | None = None
-        self.on_host = False
-        self.transfer: Transfer | None = None
-        self.keepers: set[int] | None = None
-
-
-class Holder:
-    """One sequence id from its request to its end.
-
-    ``runs``: its prompt, then all that was appended; only the first ``frontiers[0]`` tokens are committed.  ``prompt``:
-    positions of the prompt.  ``returned``: for each pool (page, stamp) of what came back to its reservation and is not
-    at rest, the latest last.  ``marks``: (checkpoint, frontier) in order of frontiers.
-    """
-
-    __slots__ = (
-        "away",
-        "begun",
-        "cancelled",
-        "consume",
-        "ended",
-        "frontiers",
-        "id",
-        "identity",
-        "limit",
-        "marks",
-        "moving",
-        "pages",
-        "pinned",
-        "prompt",
-        "returned",
-        "row",
-        "runs",
-        "session",
-        "state",
-        "stops",
-        "unit",
-    )
-
-    def __init__(
-        self,
-        name: int,
-        runs: list[Run],
-        prompt: int,
-        limit: int,
-        session: str | None,
-        identity: Identity,
-        pools: int,
-        consume: bool = False,
-    ) -> None:
-        self.id = name
-        self.runs, self.prompt, self.limit = runs, prompt, limit
-        self.session, self.identity, self.consume = session, identity, consume
-        self.state = State.QUEUED
-        self.frontiers = [0] * pools
-        self.pages: list[list[Page]] = [[] for _ in range(pools)]
-        self.returned: list[list[tuple[int, int]]] = [[] for _ in range(pools)]
-        self.marks: list[tuple[int, int]] = []
-        self.stops: list[int] | None = None
-        self.unit: int | None = None
-        #: Units begun when its latest outstanding unit began, and that unit's end; 0 where there was none.
-        self.begun = self.ended = 0
-        self.cancelled = self.pinned = False
-        self.row: int | None = None
-        #: Transfers that hold one of its pages, and pages that are visible on Host.
-        self.moving = self.away = 0
-
-    @property
-    def active(self) -> bool:
-        """Whether it holds a row."""
-        return self.state is State.PREFILL or self.state is State.DECODE
-
-    @property
-    def firm(self) -> bool:
-        """Whether making room may not release it, as a continuation."""
-        return self.pinned or self.moving > 0
-
-    @property
-    def common(self) -> int:
-        """Positions that every pool has."""
-        return min(self.frontiers)
 
 
 class Ledger:
@@ -181,7 +64,7 @@ class Ledger:
         self.actives = 0
         self.active_sessions: dict[str, int] = {}
         self.kept_sessions: dict[str, int] = {}
-        #: Physical pages that wait for a unit, and those that returned to a reservation: (pool, page) to the unit's end.
+        #: Physical pages, as (pool, page): the unit's end for which they wait, or the sequence that is promised them.
         self.retiring: dict[tuple[int, int], int] = {}
         self.promised: dict[tuple[int, int], int] = {}
         self.returners: set[Holder] = set()
@@ -297,8 +180,8 @@ class Ledger:
                 if name not in named:
                     raise Broken(
                         "recycle-fenced",
-                        f"page {name} of pool {self.names[pool]} came back to sequence {holder.id}'s reservation and is "
-                        "not at rest: the sequence itself is granted it first",
+                        f"page {name} of pool {self.names[pool]} came back to sequence {holder.id}'s reservation "
+                        "and is not at rest: the sequence itself is granted it first",
                     )
         return reclaimed
 
@@ -487,20 +370,34 @@ class Ledger:
         self.charge(-len(pages))
 
     def forsake(self, keeper: int, pages: list[Page], firm: bool) -> None:
-        """Take a continuation's hold of each page; what nobody else holds is freed."""
+        """Take a continuation's hold of each page, all of one pool; what nobody else holds is freed."""
+        freed = 0
+        outstanding = self.outstanding
         for page in pages:
+            if page.references == 1 and page.leased and page.extent is None and page.stamp not in outstanding:
+                # By far the most: a page of its own alone, at rest on Device.
+                freed += 1
+                page.references = page.firm = 0
+                page.leased = False
+                if page.device != NO_PAGE:
+                    del self.owners[page.pool][page.device]
+                    page.device = NO_PAGE
+                continue
             if page.keepers is not None:
                 page.keepers.discard(keeper)
             page.references -= 1
-            if firm:
-                page.firm -= 1
-            elif not page.firm and not page.references and page.leased and page.stamp not in self.outstanding:
-                self.yielding[page.pool] -= 1
+            page.firm -= firm
             if not page.references:
                 self.finish(page)
             elif firm and not page.firm and page.leased:
                 self.offer(page)
-        self.charge(-len(pages))
+        if freed:
+            pool = pages[0].pool
+            self.leased[pool] -= freed
+            self.free[pool] += freed
+            if not firm:
+                self.yielding[pool] -= freed
+        self.charge(-len(pages) - 2 * freed)
 
     def finish(self, page: Page, heir: Holder | None = None) -> None:
         """End a page that nobody holds; a transfer would hold it."""

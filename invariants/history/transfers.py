@@ -10,9 +10,11 @@ from kvcrucible.contract.semantics import Facts, State
 from kvcrucible.contract.snapshot import Tier
 from kvcrucible.invariants.history import facts as judge
 from kvcrucible.invariants.history.arena import Moved, Transfer
-from kvcrucible.invariants.history.ledger import NO_PAGE, Holder, Ledger, Page
+from kvcrucible.invariants.history.ledger import Ledger
 from kvcrucible.invariants.history.outcome import Broken
-from kvcrucible.invariants.history.sequences import make_room, require_all_used, short, with_change
+from kvcrucible.invariants.history.records import NO_PAGE, Holder, Page
+from kvcrucible.invariants.history.room import make_room, require_all_used, short
+from kvcrucible.invariants.history.sequences import with_change
 
 
 def _movable(ledger: Ledger, kept: Holder | None, source: Tier) -> list[Page]:

@@ -14,10 +14,13 @@ from kvcrucible.contract.semantics import Facts, State
 from kvcrucible.invariants.history import facts as judge
 from kvcrucible.invariants.history.index import extend
 from kvcrucible.invariants.history.outcome import Broken
-from kvcrucible.invariants.history.sequences import end, end_clean_copy, make_room, require_all_used, short
+from kvcrucible.invariants.history.room import make_room, require_all_used, short
+from kvcrucible.invariants.history.sequences import end
+from kvcrucible.invariants.history.sharing import end_clean_copy
 
 if TYPE_CHECKING:
-    from kvcrucible.invariants.history.ledger import Holder, Ledger
+    from kvcrucible.invariants.history.ledger import Ledger
+    from kvcrucible.invariants.history.records import Holder
 
 
 @dataclass(slots=True)
