@@ -20,6 +20,7 @@ GROUPS = (
     "check",
     "capacity",
     "layout",
+    "plan",
     "arena",
     "generate",
     "model",

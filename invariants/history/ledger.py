@@ -388,6 +388,8 @@ class Ledger:
             page.references -= 1
             page.firm -= firm
             if not page.references:
+                if not firm and page.leased and page.stamp not in outstanding:
+                    self.yielding[page.pool] -= 1
                 self.finish(page)
             elif firm and not page.firm and page.leased:
                 self.offer(page)
