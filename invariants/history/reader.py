@@ -22,6 +22,9 @@ from kvcrucible.invariants.history.outcome import Undecided
 #: Characters of a complaint about a line; the line may be long and hold anything.
 _MAX_SHOWN = 200
 
+#: What reading a line may raise; deep nesting ends in the last.
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 #: What a file turns out to be by its first bytes, and what its owner can do.
 _OTHER_CONTENT = {
     b"\x1f\x8b": "gzip data; unpack it into `kvcrucible check -`",
@@ -72,7 +75,7 @@ class HistoryReader:
         while text := read():
             try:
                 line = decode(text)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except _UNREADABLE as error:
                 raise self._unreadable(text, error) from None
             # A line as an engine writes it is as long as what it was read as, written again: nothing was said twice.
             if len(encode(line)) != len(text) - 1:
@@ -110,7 +113,7 @@ class HistoryReader:
         self.number = 1
         try:
             header = msgspec.json.decode(text, type=Header)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             raise self.error(
                 f"no header ({_short(str(error))})", f'the first line is {{"format":"{HISTORY_FORMAT}",…}}'
             ) from None
@@ -137,7 +140,7 @@ class HistoryReader:
                 raise Undecided("the file ends in the middle of an operation of several lines")
             try:
                 part = decode(text)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except _UNREADABLE as error:
                 raise self._unreadable(text, error) from None
             self._require_plain(text)
             parts += 1
