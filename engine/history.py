@@ -139,7 +139,8 @@ class HistoryWriter:
                     return history.Admit(wait=_wait(given), evicted=evicted)
                 return history.Admit(admission=self._admission(given, touched, copies), evicted=evicted)
             case operations.Schedule():
-                assert isinstance(given, Scheduled)
+                if not isinstance(given, Scheduled):
+                    return history.Schedule(refused=refused)
                 admitted = [self._admission(one, touched, copies) for one in given.admitted]
                 waiting = None if given.waiting is None else _wait(given.waiting)
                 return history.Schedule(admitted=admitted, wait=waiting, evicted=evicted)
@@ -201,7 +202,7 @@ class HistoryWriter:
             case operations.CancelTransfer(transfer):
                 return history.CancelTransfer(transfer=transfer, refused=refused)
             case operations.Progress():
-                return _progress(given)
+                return history.Progress(refused=refused) if refused is not None else _progress(given)
         raise AssertionError(operation)
 
     def _admission(self, given: Admitted, touched: Snapshot, copies: Copies) -> history.Admission:

@@ -105,7 +105,7 @@ class HistoryChecker:
         """Carry out one line; raises ``Broken``, or ``Undecided`` beyond the cap."""
         ledger = self._ledger
         self._acts[type(line)](ledger, line)
-        self.operations += 1
+        self.operations += self.closed is None
         told = line.counters
         if told is not None:
             due = list(zip(ledger.leased, ledger.reserved, ledger.free, strict=True))
