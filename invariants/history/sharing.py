@@ -99,6 +99,7 @@ def truncate(ledger: Ledger, line: history.Truncate) -> None:
     facts = replace(judge.about(ledger, line.sequence), position=line.position)
     cuts = holder is not None and holder.active and 0 <= line.position < holder.frontiers[0]
     if holder is not None and cuts:
+        ledger.touch(holder)
         need = cut_need(ledger, holder, line.position, firm=True)
         facts = judge.lacking(facts, need, judge.available(ledger, need))
     if not judge.require(ledger, what, [(operations.Truncate, facts)], line.refused):
@@ -110,7 +111,6 @@ def truncate(ledger: Ledger, line: history.Truncate) -> None:
         return
     make_room(ledger, evicted, lambda: short(ledger, cut_need(ledger, holder, line.position)), None, what)
     require_all_used(evicted, what)
-    ledger.touch(holder)
     unmark(ledger, holder, line.position)
     copies = []
     for pool, frontier in enumerate(holder.frontiers):
@@ -123,7 +123,7 @@ def truncate(ledger: Ledger, line: history.Truncate) -> None:
 def cut_need(ledger: Ledger, holder: Holder, position: int, firm: bool = False) -> list[int]:
     """Return the pages that a cut takes of each pool: the regrowth of shared pages, and a copy of a shared cut page.
 
-    ``firm``: once all that may be released is.  Without reservations, what the cut frees counts against it.
+    ``firm``: once all that may be released is.  Without reservations, what the cut frees at once counts against it.
     """
     need = []
     for pool, frontier in enumerate(holder.frontiers):
@@ -133,7 +133,10 @@ def cut_need(ledger: Ledger, holder: Holder, position: int, firm: bool = False) 
             held = holder.pages[pool]
             for page in held[keep:]:
                 is_shared = (page.firm if firm else page.references) > 1
-                found += is_shared if ledger.reserves else is_shared - 1
+                if ledger.reserves:
+                    found += is_shared
+                elif not is_shared:
+                    found -= page.stamp not in ledger.outstanding
             if inside:
                 cut = held[keep - 1]
                 found += (cut.firm if firm else cut.references) > 1

@@ -123,7 +123,7 @@ class Walk:
             (1, lambda: ops.Finish(some)),
             (1, lambda: ops.Cancel(some)),
             (1, lambda: ops.Release(draw.choice([kept, some]))),
-            (1, lambda: ops.Pin(kept, draw.random() < 0.3)),
+            (3, lambda: ops.Pin(kept, draw.random() < 0.4)),
             (1, lambda: ops.Lookup(self._prompt())),
             (4 if self.config.host else 1, lambda: ops.Demote(kept, draw.random() < 0.4)),
             (4 if self.config.host else 1, lambda: ops.Restore(kept, draw.random() < 0.4)),
