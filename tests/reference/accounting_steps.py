@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from hypothesis import strategies as st
-from model_talk import typed_pool
+from model_talk import do, kept, typed_pool, write
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.config import EngineConfig, HostSpec
@@ -54,15 +54,35 @@ pools = st.builds(
     st.integers(2, 8),
     st.none() | st.builds(typed_pool, st.just("mtp"), st.integers(1, 12), st.sampled_from((2, 4, 8))),
 )
-#: From none over a single page of Main to more than there is.
-hosts = st.none() | st.builds(HostSpec, st.sampled_from((256, 512, 1024, 4096)), st.sampled_from((64, 256)))
-configs = st.builds(
-    lambda pools, pages, rows, host: EngineConfig(pools, pages * PAGE, rows, host),
+bare_configs = st.builds(
+    lambda pools, pages, rows: EngineConfig(pools, pages * PAGE, rows),
     pools,
     st.integers(2, 5),
     st.integers(1, 4),
-    hosts,
 )
+#: With a Host tier from two pages of Main to more than there is, and continuations to begin with (``new_model``).
+host_configs = st.builds(
+    lambda capacity, backend, host: EngineConfig(
+        (typed_pool("main", capacity, PAGE), *([typed_pool("mtp", 8, 8)] if backend else [])), 24, 3, host
+    ),
+    st.integers(5, 10),
+    st.booleans(),
+    st.builds(HostSpec, st.sampled_from((256, 1024, 4096)), st.sampled_from((64, 256))),
+)
+configs = bare_configs | host_configs
+
+
+def new_model(
+    config: EngineConfig, capabilities: Capabilities | None = None, immediate: bool = True
+) -> AccountingModel:
+    """A new model; with a Host tier it has two continuations, which share two pages and have a tail each."""
+    model = AccountingModel(config, capabilities, immediate)
+    if config.host is not None and "Fork" in model.capabilities.operations:
+        parent = kept(model, run(0, 0, 10), session="a")
+        do(model, Fork(parent, 8, 3))
+        write(model, Append(parent + 1, run(1, 0, 3)))
+        do(model, Finish(parent + 1))
+    return model
 
 
 def pick(ids: list[int], number: int) -> int:
@@ -94,7 +114,7 @@ def kinds(model: AccountingModel) -> list[str]:
     if model.continuations():
         enabled += ["submit-known"] * 4 + ["fork", "release", "pin"]
         if model.config.host is not None:
-            enabled += ["demote"] * 4 + ["restore"] * 3
+            enabled += ["demote"] * 6 + ["restore"] * 6
     if model.transfers():
         enabled += ["progress"] * 3 + ["cancel-transfer"]
     if model.books.ended:
@@ -135,7 +155,7 @@ def choose(model: AccountingModel, kind: str, a: int, b: int, c: int) -> list[St
             request = Submit(run(0, 0, a), b, SESSIONS[c % 4], c > 8, IDENTITIES[c % 7 == 6])
             return [request] if c == 0 else [request, Schedule()]
         case "submit-known":
-            known = prefix(model.tokens(pick(held, a)), b * PAGE // 2) if held else EMPTY
+            known = prefix(model.tokens(pick(held, a)), b * PAGE // 2 if a % 3 else 99) if held else EMPTY
             return [Submit(concat(known, run(1, c, 1)), b % 5, SESSIONS[a % 4], c % 2 == 0), Schedule()]
         case "schedule":
             return [Schedule()]
@@ -205,7 +225,7 @@ def played(
     immediate: bool = True,
 ) -> AccountingModel:
     """Play the drawn steps on a new model; ``after`` looks at it after each."""
-    model = AccountingModel(config, capabilities, immediate)
+    model = new_model(config, capabilities, immediate)
     for draw in drawn:
         for step in steps_of(model, draw):
             take(model, step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from accounting_steps import IDENTITIES, Draw, configs, draws, pick, played, small, steps_of, take
+from accounting_steps import IDENTITIES, Draw, configs, draws, new_model, pick, played, small, steps_of, take
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -133,7 +133,7 @@ def test_a_refusal_or_a_wait_changes_nothing(
     immediate: bool,
     describe: Callable[[AccountingModel], str],
 ) -> None:
-    model = AccountingModel(config, immediate=immediate)
+    model = new_model(config, immediate=immediate)
     for draw in drawn:
         for step in steps_of(model, draw):
             before = describe(model)
@@ -201,7 +201,7 @@ def test_with_reservations_a_hit_is_never_left_unused(config: EngineConfig, draw
     But for a source in a transfer: it is neither moved nor cut, and a cold start may do without a continuation that the
     fork protects.
     """
-    model = AccountingModel(config)
+    model = new_model(config)
     for draw in drawn:
         for step in steps_of(model, draw):
             if isinstance(step, Schedule):
