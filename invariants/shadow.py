@@ -143,7 +143,8 @@ class Shadow:
         outside = [
             page.page
             for was, page in scope.kept
-            if _where(was) != _where(page) and (page.references > 1 or page.page not in region)
+            if _where(was) != _where(page)
+            and (max(was.references, page.references) > 1 or page.page not in region)
         ]
         if not outside:
             return
