@@ -40,9 +40,9 @@ class RecycleFenced(Checker):
                 yield self.mismatch(
                     subject, f"waits for unit {retiring.unit} in flight", "a unit that has ended"
                 )
-        for page, named, other in given_away(snapshot):
+        for page, taken, other in given_away(snapshot):
             yield self.mismatch(
-                f"page {page} in a transfer, place {named}", f"page {other}'s", "its own until the end"
+                f"page {page} in a transfer, place {taken}", f"page {other}'s", "its own until the end"
             )
         named = {(move.pool, move.device) for t in snapshot.transfers.values() for move in t.moves}
         for pool, free in enumerate(snapshot.free_pages or ()):
