@@ -152,14 +152,24 @@ def test_a_release_that_frees_too_little_is_followed_by_the_next() -> None:
     assert (outcome.evicted, outcome.counters) == ((fresh, quiet), ((1, 2, 0),))
 
 
-def test_pages_that_a_move_cuts_off_retire() -> None:
-    """A fork at 5 takes 4 of the 3 free pages.  The move cuts off page 2, which retires, and takes 3."""
+def test_pages_that_a_move_cuts_off_are_promised_to_the_new_owner() -> None:
+    """A fork at 5 takes 4 of the 3 free pages.  The move needs 3, of which page 2 that it cuts off is one."""
     model = lagging(capacity=6)
     source = kept(model, run(0, 0, 10))
     do(model, Submit(concat(run(0, 0, 5), run(1, 0, 10)), 5))
     outcome = do(model, Schedule())
     assert outcome.value == Scheduled((Admitted(1, AdmissionMode.MOVE_TRUNCATED, source, 5),))
-    assert (outcome.counters, model.retiring()) == (((3, 3, 0),), 1)
+    assert (outcome.counters, model.retiring()) == (((2, 3, 1),), 0)
+
+
+def test_pages_that_a_move_cuts_off_retire_where_the_new_owner_has_no_use_for_them() -> None:
+    """The source has 5 pages of 6.  A fork at 5 takes 2 of the 1 that is free; the move keeps 2 and needs 1."""
+    model = lagging(capacity=6)
+    source = kept(model, run(0, 0, 20))
+    do(model, Submit(concat(run(0, 0, 5), run(1, 0, 5)), 0))
+    outcome = do(model, Schedule())
+    assert outcome.value == Scheduled((Admitted(1, AdmissionMode.MOVE_TRUNCATED, source, 5),))
+    assert (outcome.counters, model.retiring()) == (((4, 1, 1),), 2)
 
 
 # -- reservations ------------------------------------------------------------------------------------------------------
