@@ -393,6 +393,24 @@ def two_destinations_in_one_place(snapshot: Snapshot, random: Random) -> Snapsho
 
 
 _define(
+    "page_rewritten_in_a_transfer",
+    "shared-immutable",
+    "pages",
+    lambda p, _: replace(p, epoch=p.epoch + 1),
+    lambda p, _: p.in_transfer,
+)
+_define(
+    "written_page_in_a_transfer",
+    "single-writer",
+    "pages",
+    lambda p, _: _copy(p, Tier.DEVICE, pins=1),
+    lambda p, s: any(
+        space.pages and space.pages[-1] == p.page and owner in s.sequences
+        for (owner, _), space in s.spaces.items()
+        if space.frontier % s.pools[space.pool].page_size
+    ),
+)
+_define(
     "mapped_page_without_device",
     "table-mirror",
     "pages",
