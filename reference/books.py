@@ -80,7 +80,8 @@ class Books(Holdings):
         """
         for page in pages:
             gone = not self.references(page, pool) and not self.in_transfer(page)
-            if gone and page.device and not self.is_at_rest(page.touched):
+            # A page without a Device page has been touched by nobody.
+            if gone and not self.is_at_rest(page.touched):
                 (self.retiring if heir is None else heir.returned)[pool].append(page.touched)
 
     def return_beyond(self, entry: Entry, pool: int, keep: int, heir: Entry | None = None) -> int:

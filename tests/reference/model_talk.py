@@ -6,13 +6,16 @@ from kvcrucible.contract.config import EngineConfig, HostSpec, PoolSpec
 from kvcrucible.contract.operations import (
     Append,
     BeginUnit,
+    Demote,
     EndUnit,
     Finish,
+    Fork,
     Operation,
     Outcome,
     Prefill,
     Progress,
     Progressed,
+    Restore,
     Schedule,
     Submit,
     TransferEnded,
@@ -21,7 +24,7 @@ from kvcrucible.contract.operations import (
 )
 from kvcrucible.contract.planes import PlaneSpec
 from kvcrucible.contract.profiles import PROFILES, Geometry
-from kvcrucible.contract.tokens import Tokens
+from kvcrucible.contract.tokens import Tokens, run
 from kvcrucible.reference.accounting import AccountingModel
 
 
@@ -115,3 +118,19 @@ def retained(*transfers: int) -> tuple[TransferEnded, ...]:
 
 def abandoned(*transfers: int, failed: bool = False) -> tuple[TransferEnded, ...]:
     return tuple(TransferEnded(name, TransferOutcome.ABANDONED, failed) for name in transfers)
+
+
+def forked(model: AccountingModel, source: int, position: int, max_new: int = 0) -> int:
+    """Fork, and return the child."""
+    child = do(model, Fork(source, position, max_new)).value
+    assert isinstance(child, int)
+    return child
+
+
+def with_host_copies(tokens: int) -> AccountingModel:
+    """A model whose continuation 0, of session a, is resident and has a clean copy of each page on Host."""
+    model = host_model_of()
+    kept(model, run(0, 0, tokens), session="a")
+    assert settled(model, Demote(0)) == moved(0)
+    assert settled(model, Restore(0, keep=True)) == retained(1)
+    return model

@@ -99,7 +99,7 @@ def check_books(model: AccountingModel) -> None:
         assert identity == owned.identity
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(configs, draws, st.booleans())
 def test_books_add_up_after_every_operation(config: EngineConfig, drawn: list[Draw], immediate: bool) -> None:
     played(config, drawn, check_books, immediate=immediate)
@@ -125,7 +125,7 @@ def test_books_add_up_without_reservations(
     played(config, drawn, check, capabilities, immediate)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(config=configs, drawn=draws, immediate=st.booleans())
 def test_a_refusal_or_a_wait_changes_nothing(
     config: EngineConfig,

@@ -6,7 +6,19 @@ Pages are of 4 tokens; a fence is written as the set of the units that touched t
 from __future__ import annotations
 
 import pytest
-from model_talk import abandoned, do, host_model_of, kept, moved, reported, settled, start, typed_pool, write
+from model_talk import (
+    abandoned,
+    do,
+    forked,
+    host_model_of,
+    kept,
+    moved,
+    reported,
+    settled,
+    start,
+    typed_pool,
+    write,
+)
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.config import EngineConfig
@@ -20,7 +32,6 @@ from kvcrucible.contract.operations import (
     Demote,
     EndUnit,
     Finish,
-    Fork,
     Outcome,
     Progress,
     Progressed,
@@ -39,12 +50,6 @@ from kvcrucible.reference.accounting import AccountingModel
 
 def lagging(capacity: int = 8, backend: int = 0) -> AccountingModel:
     return host_model_of(capacity, backend=backend, immediate=False)
-
-
-def forked(model: AccountingModel, source: int, position: int, max_new: int = 0) -> int:
-    child = do(model, Fork(source, position, max_new)).value
-    assert isinstance(child, int)
-    return child
 
 
 # -- what retires ------------------------------------------------------------------------------------------------------
