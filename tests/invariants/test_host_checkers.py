@@ -117,6 +117,24 @@ def test_step_checks_agree_with_full_checks_on_random_broken_steps(host_walk, se
     assert compared > 300
 
 
+def test_a_lease_that_moves_as_another_holder_ends_is_found(steps):
+    """The page's only touched space is the one that ended; the row that maps it belongs to another."""
+
+    def held_by(state, owners):
+        return {page for owner in owners for page in state.spaces[owner, 0].pages}
+
+    for _, state in steps:
+        for kept in state.continuations:
+            both = held_by(state, [kept]) & held_by(state, state.sequences)
+            if page := next((state.pages[p] for p in both if state.pages[p].references == 2), None):
+                moved = replace(page, references=1, device=state.free_pages[0][0])
+                after = put(put(state, "continuations", kept, None), "spaces", (kept, 0), None)
+                after = put(after, "pages", page.page, moved)
+                assert "table-mirror" in fired_in_step(state, after)
+                return
+    raise AssertionError("the walk has no such page")
+
+
 def test_every_rule_of_the_host_tier_has_several_corruptions():
     kinds = [invariant for invariant, _ in HOST_CORRUPTIONS.values()]
     step_alone = {"publish-order"}
