@@ -183,8 +183,7 @@ def admit_by_move(books: Books, sequence: int, hit: Hit, mode: AdmissionMode) ->
     before = books.counters
     beyond = [private for private, _ in _beyond(books, books.continuations[hit.source], hit.length)]
     entry = books.queued.pop(sequence)
-    entry.returned = [[] for _ in books.pools]
-    copied = books.cut(hit.source, hit.length, entry)
+    copied = books.cut(hit.source, hit.length, heir=entry if books.reserves else None)
     source = books.continuations.pop(hit.source)
     books.hand_over(hit.source, sequence)
     books.active[sequence] = entry

@@ -33,6 +33,7 @@ from kvcrucible.contract.operations import (
     EndUnit,
     Finish,
     Outcome,
+    Pin,
     Progress,
     Progressed,
     Release,
@@ -279,6 +280,19 @@ def test_without_reservations_what_a_cut_or_an_abort_drops_retires() -> None:
     assert do(model, unit).counters == ((3, 0, 1),)
     do(model, EndUnit(2))
     assert do(model, Truncate(sequence, 4)).counters == ((3, 0, 1),)
+
+
+def test_without_reservations_a_move_cannot_copy_a_tail_into_what_it_cuts_off() -> None:
+    """The source's second page is shared, its third is not at rest, and no page is free: a cold start takes none."""
+    config = EngineConfig((typed_pool("main", 4, 4),), 32, 4)
+    model = AccountingModel(config, Capabilities("on demand", reserves=False), immediate=False)
+    source = kept(model, run(0, 0, 10))
+    child = forked(model, source, 8)
+    do(model, Finish(child), Pin(child))
+    start(model, run(1, 0, 4))
+    do(model, Submit(concat(run(0, 0, 5), run(2, 0, 1)), 0))
+    assert model.books.free == (0,)
+    assert do(model, Schedule()).value == Scheduled((Admitted(3, AdmissionMode.COLD),))
 
 
 # -- transfers ---------------------------------------------------------------------------------------------------------
