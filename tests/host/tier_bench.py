@@ -7,7 +7,7 @@ from functools import cache, partial
 from typing import Any
 
 from kvcrucible.contract.config import EngineConfig, HostSpec, PoolSpec, pages_for
-from kvcrucible.contract.operations import Append, Prefill, Progressed, TransferEnded, Work
+from kvcrucible.contract.operations import Append, Prefill, Progressed, TransferEnded, TransferOutcome, Work
 from kvcrucible.contract.planes import ORDERS, PlaneSpec
 from kvcrucible.contract.profiles import PROFILES, Geometry
 from kvcrucible.contract.snapshot import Snapshot, Tier
@@ -17,7 +17,7 @@ from kvcrucible.engine.host.packing import CopyRun, PackedLayout
 from kvcrucible.engine.host.slots import HostSlot
 from kvcrucible.engine.observe import snapshot
 from kvcrucible.engine.pages import LogicalPage
-from kvcrucible.engine.streams import Device
+from kvcrucible.engine.streams import Device, SimulatedDevice
 from kvcrucible.fuzz.content import Content
 
 GEOMETRY = Geometry(2, 2, 16)
@@ -238,4 +238,26 @@ def scattered(bench: TierBench, tokens: int, **request: Any) -> int:
         for one in (between, sequence):
             bench.append(one, min(size, tokens - chunk * size) if chunk else min(size, tokens) - 1)
     bench.engine.finish(between, retain=False)
+    return sequence
+
+
+def bench(*backend: str, lagging: bool = True, pages: int = 24, host_bytes: int = 1 << 16) -> TierBench:
+    """Return a bench over a simulated device, or over the immediate one."""
+    device = SimulatedDevice() if lagging else None
+    return TierBench(config(*backend, pages=pages, host_bytes=host_bytes), device)
+
+
+def kept(b: TierBench, tokens: int = 10, **request: Any) -> int:
+    """Return a continuation whose units are complete."""
+    sequence = b.start(tokens, **request)
+    b.engine.finish(sequence)
+    b.settle()
+    return sequence
+
+
+def away(b: TierBench, tokens: int = 10, **request: Any) -> int:
+    """Return a continuation that lies on Host."""
+    sequence = kept(b, tokens, **request)
+    b.engine.demote(sequence)
+    assert b.moved().outcome is TransferOutcome.MOVED
     return sequence
