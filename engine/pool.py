@@ -94,6 +94,9 @@ class PagePool:
         self._units = units if units is not None else UnitFences()
         # How many units had ended when the page was leased last: those have not touched it since.
         self._leased_after: list[int] = [0] * spec.capacity_pages
+        # The last unit that had touched the page when it was leased, where the lease did not wait for it: its own
+        # sequence had given the page back.
+        self._carried: list[int] = [0] * spec.capacity_pages
         # Reservations to which pages were returned that were not at rest; they may have none left until the next look.
         self._with_returned: list[Reservation] = []
         # Last in, first out: a page is reused at once, which makes a stale handle show itself soon.
@@ -117,11 +120,14 @@ class PagePool:
         return (*self._unleased, *returned)
 
     def at_rest(self, lease: Lease, fence: int) -> bool:
-        """Tell whether no outstanding unit has touched the leased page since it was leased, ``fence`` being the last
-        unit that touched it at all.
+        """Tell whether no outstanding unit touches the leased page, ``fence`` being the last unit that touched its
+        holders: since it was leased, or before where it was granted again to the sequence that had given it back.
         """
-        units = self._units
-        return fence <= units.completed or fence <= self._leased_after[lease & _PAGE_MASK]
+        return self._fence_of(lease & _PAGE_MASK, fence) <= self._units.completed
+
+    def _fence_of(self, page: int, fence: int) -> int:
+        """Return the last unit that may touch the page, ``fence`` being the last that touched its holders."""
+        return fence if fence > self._leased_after[page] else self._carried[page]
 
     def reserve(self, pages: int) -> Reservation:
         """Promise ``pages``; raises ``DeviceCapacity`` where fewer are free."""
@@ -157,10 +163,15 @@ class PagePool:
         assert 0 <= pages <= reservation.remaining, f"materialise {pages} of {reservation.remaining}"
         if pages == 0:
             return []
-        again = [reservation.returned.pop()[0] for _ in range(min(pages, len(reservation.returned)))]
+        again = [reservation.returned.pop() for _ in range(min(pages, len(reservation.returned)))]
         rest = len(self._unleased) - (pages - len(again))
-        granted = again + self._unleased[rest:][::-1]
+        fresh = self._unleased[rest:][::-1]
+        granted = [page for page, _ in again] + fresh
         del self._unleased[rest:]
+        for page in fresh:
+            self._carried[page] = 0
+        for page, fence in again:
+            self._carried[page] = fence
         current, leased_after, ended = self._current, self._leased_after, self._units.ended
         leases: list[Lease] = []
         for page in granted:
@@ -245,10 +256,12 @@ class PagePool:
         quiet: list[int] = []
         waiting: list[tuple[Lease, int]] = []
         for lease, fence in zip(leases, fences, strict=True):
-            if self.at_rest(lease, fence):
-                quiet.append(lease & _PAGE_MASK)
+            page = lease & _PAGE_MASK
+            last = self._fence_of(page, fence)
+            if last <= self._units.completed:
+                quiet.append(page)
             else:
-                waiting.append((lease, fence))
+                waiting.append((lease, last))
         return quiet, waiting
 
     def _retire(self, lease: Lease, fence: int) -> None:
