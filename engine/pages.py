@@ -128,11 +128,13 @@ class PageLedger:
         transfer's, whatever ``into`` is; its Host copy ends with it otherwise.
         """
         ended: list[LogicalPage] = []
+        touched = self.touched.pages
         for page in pages:
             assert page.references > 0, f"page {page.page} dropped once too often"
             page.references -= 1
-            page.fence = max(page.fence, fence)
-            self.touched.pages.add(page.page)
+            if fence > page.fence:  # max() would take longer than all the rest
+                page.fence = fence
+            touched.add(page.page)
             if page.references == 0:
                 ended.append(page)
         for page in ended:
