@@ -176,13 +176,10 @@ class PageLedger:
 
     def frees(self, page: LogicalPage) -> bool:
         """Tell whether a page would be free at once on the device if its last reference went now."""
-        return (
-            page.transfer is None
-            and page.device >= 0
-            and (
-                page.fence <= self._units.completed or self._pools[page.pool].at_rest(page.lease, page.fence)
-            )
-        )
+        if page.transfer is not None or page.device < 0:
+            return False
+        units = self._units
+        return units.completed == units.ended or self._pools[page.pool].at_rest(page.lease, page.fence)
 
     def _free_host(self, replica: Replica | None) -> None:
         if replica is not None:

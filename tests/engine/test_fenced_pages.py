@@ -119,6 +119,29 @@ def test_cut_pages_stay_with_their_reservation_and_are_granted_first() -> None:
     b.drain()
 
 
+def test_a_page_that_is_granted_again_keeps_its_fence() -> None:
+    """A cut returns pages and its copy takes one: the unit that wrote it may still do so, under another lease."""
+    b = bench(pages=5)
+    e = b.engine
+    parent = busy(b, 8)
+    child = e.fork(parent, 8, 4)
+    b.settle()
+    b.append(child, 4)
+    was = e.sequences[child].spaces[0].pages[2].device
+    e.truncate(child, 6)
+    own = e.sequences[child].spaces[0].pages[1].device
+    assert own == was
+    e.finish(child)
+    request = e.submit(run(1, 0, 12), 0)
+    assert e.schedule().waiting == Waiting(request, WaitingKind.DEVICE_CAPACITY), "no room at the page's cost"
+    e.release(child)
+    assert (0, own) in snapshot(e).retiring
+    b.settle()
+    assert snapshot(e).retiring == {}
+    b.check(parent)
+    assert e.schedule().waiting is None
+
+
 def test_an_aborted_unit_touched_what_it_was_granted() -> None:
     b = bench()
     e = b.engine

@@ -41,8 +41,10 @@ class FencesAgainstRecords(RuleBasedStateMachine):
         self.noted = 0
         self.holders: list[Holder] = []
         self.retiring: dict[int, int] = {}
-        #: The last unit that touched each leased page since it was leased.
+        #: The last unit that touched each leased page since it was leased, or before by the same holder.
         self.touched: dict[int, int] = {}
+        #: What the engine knows of it: the last unit that selected the holder since the page was leased.
+        self.selected: dict[int, int] = {}
 
     @rule(pages=st.integers(0, 4))
     def reserve(self, pages: int) -> None:
@@ -55,13 +57,15 @@ class FencesAgainstRecords(RuleBasedStateMachine):
             return
         holder = self.holders[pick % len(self.holders)]
         pages = min(pages, holder.promised)
+        again = dict(holder.returned)
         own = [page for page, _ in reversed(holder.returned)][:pages]
         granted = self.pool.materialise(holder.reservation, pages)
         assert [page_of(lease) for lease in granted][: len(own)] == own
         holder.returned = holder.returned[: len(holder.returned) - len(own)]
         holder.promised -= pages
         holder.leases += granted
-        self.touched.update((page_of(lease), 0) for lease in granted)
+        self.touched.update((page_of(lease), again.get(page_of(lease), 0)) for lease in granted)
+        self.selected.update((page_of(lease), 0) for lease in granted)
 
     @rule(pick=st.integers(0, 3))
     def unit(self, pick: int) -> None:
@@ -69,7 +73,8 @@ class FencesAgainstRecords(RuleBasedStateMachine):
         self.events.append(FakeEvent())
         ordinal = self.fences.end(len(self.events), self.events[-1])
         for holder in self.holders[pick : pick + 1]:
-            self.touched.update((page_of(lease), ordinal) for lease in holder.leases)
+            for known in (self.touched, self.selected):
+                known.update((page_of(lease), ordinal) for lease in holder.leases)
 
     @rule(pick=st.integers(0, 3), pages=st.integers(1, 3))
     def give_back(self, pick: int, pages: int) -> None:
@@ -129,10 +134,9 @@ class FencesAgainstRecords(RuleBasedStateMachine):
             holder.returned = [(page, unit) for page, unit in holder.returned if unit > self.noted]
 
     def _fences_of(self, leases: list[Lease]) -> list[int]:
-        """What the engine says of a page: the last unit that touched it at all, perhaps before it was leased."""
-        return [
-            max(self.touched[page_of(lease)], self.pool._leased_after[page_of(lease)]) for lease in leases
-        ]
+        """What the engine says of a page: the last unit that selected its holder, perhaps before it was leased."""
+        pages = [page_of(lease) for lease in leases]
+        return [max(self.selected[page], self.pool._leased_after[page]) for page in pages]
 
     @invariant()
     def the_pool_says_the_same(self) -> None:

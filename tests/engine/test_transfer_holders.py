@@ -123,6 +123,21 @@ def test_a_source_in_a_transfer_is_neither_cut_nor_released_for_room(consume: bo
     assert e.schedule().admitted == (Admitted(request, AdmissionMode.MOVE_TRUNCATED, source, 5),)
 
 
+def test_half_in_a_transfer_is_passed_over_as_a_whole() -> None:
+    b = bench(pages=5)
+    e = b.engine
+    source = kept(b, 16)
+    child = e.fork(source, 8, 0)
+    e.demote(source)
+    e.cancel(child)
+    request = e.submit(run(1, 0, 8), 0)
+    assert e.schedule().waiting == Waiting(request, WaitingKind.DEVICE_CAPACITY)
+    b.settle()
+    assert e.schedule().waiting is None
+    assert source in e.cache.continuations
+    b.check(source)
+
+
 def test_releasing_what_has_no_device_page_is_not_tried() -> None:
     b = bench(pages=4)
     e = b.engine
