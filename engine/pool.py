@@ -95,7 +95,7 @@ class PagePool:
         # How many units had ended when the page was leased last: those have not touched it since.
         self._leased_after: list[int] = [0] * spec.capacity_pages
         # The last unit that had touched the page when it was leased, where the lease did not wait for it: its own
-        # sequence had given the page back.
+        # sequence had given the page back.  What other leases leave here is complete: they did wait.
         self._carried: list[int] = [0] * spec.capacity_pages
         # Reservations to which pages were returned that were not at rest; they may have none left until the next look.
         self._with_returned: list[Reservation] = []
@@ -165,11 +165,8 @@ class PagePool:
             return []
         again = [reservation.returned.pop() for _ in range(min(pages, len(reservation.returned)))]
         rest = len(self._unleased) - (pages - len(again))
-        fresh = self._unleased[rest:][::-1]
-        granted = [page for page, _ in again] + fresh
+        granted = [page for page, _ in again] + self._unleased[rest:][::-1]
         del self._unleased[rest:]
-        for page in fresh:
-            self._carried[page] = 0
         for page, fence in again:
             self._carried[page] = fence
         current, leased_after, ended = self._current, self._leased_after, self._units.ended

@@ -142,6 +142,39 @@ def test_a_page_that_is_granted_again_keeps_its_fence() -> None:
     assert e.schedule().waiting is None
 
 
+def test_a_fence_that_a_page_brought_along_counts_for_room() -> None:
+    """The unit is a child's that has ended; those of the parent, which is granted the page again, are complete."""
+    b = bench(pages=5)
+    e = b.engine
+    parent = busy(b, 12)
+    child = e.fork(parent, 12, 4)
+    b.settle()
+    b.append(child, 4)
+    e.cancel(child)
+    e.finish(e.fork(parent, 8, 0))
+    third = e.sequences[parent].spaces[0].pages[2].device
+    e.truncate(parent, 6)
+    assert e.sequences[parent].spaces[0].pages[1].device == third
+    e.finish(parent)
+    request = e.submit(run(1, 0, 8), 0)
+    assert e.schedule().waiting == Waiting(request, WaitingKind.DEVICE_CAPACITY)
+    assert len(e.cache.continuations) == 2, "nothing is released in vain"
+    b.settle()
+    assert e.schedule().waiting is None
+
+
+def test_what_returns_to_the_own_reservation_need_not_be_at_rest() -> None:
+    b = bench(pages=4)
+    e = b.engine
+    sequence = busy(b, 16)
+    e.truncate(sequence, 4)
+    assert counters(e) == ((1, 3, 0),)
+    b.append(sequence, 12)
+    b.settle()
+    b.check(sequence)
+    b.drain()
+
+
 def test_an_aborted_unit_touched_what_it_was_granted() -> None:
     b = bench()
     e = b.engine
