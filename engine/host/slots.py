@@ -38,19 +38,6 @@ class HostSlots:
         #: Live slots of each extent, by its serial.
         self._live: dict[int, set[HostSlot]] = {}
 
-    @property
-    def idle_bytes(self) -> int:
-        """Bytes of ended slots in extents that live on; linear in the extents."""
-        return sum(
-            self.page_bytes[slot.pool] * (slot.slots - len(live))
-            for live in self._live.values()
-            for slot in [next(iter(live))]
-        )
-
-    def fits(self, pages: Sequence[int]) -> bool:
-        """Tell whether ``reserve`` would succeed for so many pages of each pool; changes nothing."""
-        return self.arena.fits(self._sizes(pages))
-
     def reserve(self, pages: Sequence[int]) -> list[list[HostSlot]]:
         """Return slots for ``pages[pool]`` pages of each pool, in logical order; raises ``HostGeometry``.
 
