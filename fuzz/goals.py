@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.operations import Admitted, Operation, Outcome, Scheduled, Value
 from kvcrucible.contract.snapshot import Snapshot
 from kvcrucible.fuzz.setting import Setting
@@ -59,13 +60,37 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
+class Needs:
+    """What it takes to reach a goal, beside one of the operations after which it is asked.
+
+    ``operations``: all of these.  ``backend``: a speculative backend; ``host``: a Host tier.  ``able``: anything else
+    of the engine.
+    """
+
+    operations: frozenset[str] = frozenset()
+    backend: bool = False
+    host: bool = False
+    able: Callable[[Capabilities], bool] = lambda able: True
+
+
+NOTHING = Needs()
+
+#: What only an engine with a prefix cache, with retained sequences, with a backend, with a Host tier can reach.
+PREFIX_CACHE = Needs(frozenset({"Lookup"}))
+RETAINING = Needs(frozenset({"Release"}))
+BACKEND = Needs(backend=True)
+HOST = Needs(host=True)
+
+
+@dataclass(frozen=True, slots=True)
 class Goal:
-    """One situation to be reached; ``needs`` names the operations without which an engine cannot reach it."""
+    """One situation to be reached; ``after`` names the operations of which an engine has to have at least one."""
 
     name: str
     statement: str
     reached: Callable[[Seen], bool]
-    needs: frozenset[str]
+    after: frozenset[str]
+    needs: Needs = NOTHING
 
 
 def observe(model: AccountingModel, before: Snapshot, operation: Operation) -> Observation:
@@ -101,14 +126,14 @@ _BY_OPERATION: dict[type, list[Goal]] = {}
 
 
 def goal(
-    name: str, statement: str, *operations: type
+    name: str, statement: str, *operations: type, needs: Needs = NOTHING
 ) -> Callable[[Callable[[Seen], bool]], Callable[[Seen], bool]]:
     """Register a predicate as the goal ``name``, asked after each of ``operations``."""
 
     def register(predicate: Callable[[Seen], bool]) -> Callable[[Seen], bool]:
         assert name not in GOALS, name
-        one = Goal(name, statement, predicate, frozenset(operation.__name__ for operation in operations))
-        GOALS[name] = one
+        after = frozenset(operation.__name__ for operation in operations)
+        GOALS[name] = one = Goal(name, statement, predicate, after, needs)
         for operation in operations:
             _BY_OPERATION.setdefault(operation, []).append(one)
         return predicate
@@ -116,6 +141,8 @@ def goal(
     return register
 
 
-def simple(name: str, statement: str, predicate: Callable[[Seen], bool], *operations: type) -> None:
+def simple(
+    name: str, statement: str, predicate: Callable[[Seen], bool], *operations: type, needs: Needs = NOTHING
+) -> None:
     """Register ``predicate`` without decorating it."""
-    goal(name, statement, *operations)(predicate)
+    goal(name, statement, *operations, needs=needs)(predicate)

@@ -32,20 +32,28 @@ def _paged(setting: Setting) -> EngineAdapter:
     from kvcrucible.fuzz.adapters.paged import PagedPayloadAdapter
 
     config, profile = setting.engine_config(), storage_profile(setting.profile)
-    storages = [
-        TorchStorage(
-            profile,
-            payload_geometry(profile),
-            spec.capacity_pages,
-            spec.page_size,
-            setting.max_concurrency,
-            config.blocks_per_row(pool),
-            pool=pool,
-            order=spec.order,
-        )
-        for pool, spec in enumerate(config.pools)
-    ]
-    return PagedPayloadAdapter(setting, storages)
+
+    def storages(pages: int | None, rows: int) -> list[TorchStorage]:
+        return [
+            TorchStorage(
+                profile,
+                payload_geometry(profile),
+                spec.capacity_pages if pages is None else pages,
+                spec.page_size,
+                rows,
+                config.blocks_per_row(pool),
+                pool=pool,
+                order=spec.order,
+            )
+            for pool, spec in enumerate(config.pools)
+        ]
+
+    if setting.host_bytes is None:
+        return PagedPayloadAdapter(setting, storages(None, setting.max_concurrency))
+    from kvcrucible.engine.storage.host_memory import TorchHostMemory
+
+    memory = TorchHostMemory(setting.host_bytes)
+    return PagedPayloadAdapter(setting, storages(None, setting.max_concurrency), memory, storages(1, 1))
 
 
 def _torch_paged(setting: Setting) -> EngineAdapter:
