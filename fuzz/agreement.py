@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.operations import Operation, Truncate
 from kvcrucible.contract.snapshot import ContinuationState, SequenceState, Snapshot
-from kvcrucible.fuzz.judge import PREDICTED_OUTCOME
+from kvcrucible.invariants.judgements import PREDICTED_OUTCOME
 from kvcrucible.invariants.violation import Violation, mismatch
 from kvcrucible.reference.accounting import AccountingModel
 

@@ -33,6 +33,7 @@ from kvcrucible.fuzz.setting import Depth, Setting
 from kvcrucible.fuzz.steps import Step
 from kvcrucible.fuzz.waivers import Waiver, waivers_of
 from kvcrucible.invariants import registry
+from kvcrucible.invariants.judgements import NOT_REPRODUCED
 from kvcrucible.invariants.violation import InvariantViolated, Violation
 
 #: Examples that one run of the state machine makes before time and interruption are looked at again.
@@ -40,10 +41,6 @@ BATCH_EXAMPLES = 50
 
 #: Odd number by which batches of one campaign are told apart, so that neighbouring seeds do not share batches.
 _BATCH_STRIDE = 1_000_003
-
-
-#: Not an invariant of DESIGN 5: a failing sequence held when it was run again.
-NOT_REPRODUCED = "not-reproduced"
 
 #: Examples from which on a campaign is long enough to be held to its coverage goals.
 GOALS_FROM_EXAMPLES = 300
@@ -87,7 +84,9 @@ class Failure:
 
 @dataclass(slots=True)
 class Report:
-    """What a campaign did.  ``cut_short``: it stopped before all examples for another reason than a failure."""
+    """What a campaign did.  ``cut_short``: it stopped before all examples for another reason than a failure.
+    ``shrinking``: a failure was seen, and what runs now makes it smaller.
+    """
 
     plan: Plan
     capabilities: Capabilities
@@ -95,6 +94,7 @@ class Report:
     failure: Failure | None = None
     cut_short: str | None = None
     seconds: float = 0.0
+    shrinking: bool = False
 
     def backends(self) -> tuple[str | None, ...]:
         """Return what settings have beside Main: what was asked for and the engine can have.
@@ -168,8 +168,8 @@ def default_depths() -> tuple[Depth, ...]:
 def run(plan: Plan, on_progress: Callable[[Report], None] | None = None) -> Report:
     """Run the campaign; stops at the first failure, which comes out minimal.
 
-    ``on_progress`` is called after each example.  Raises ``NotRunError`` where the engine or a depth is not to be had.
-    Interruption ends it with ``cut_short``.
+    ``on_progress`` is called after each example, failing ones included.  Raises ``NotRunError`` where the engine or
+    a depth is not to be had.  Interruption ends it with ``cut_short``.
     """
     if Depth.PAYLOAD in plan.depths:
         _use_one_thread()
@@ -179,6 +179,7 @@ def run(plan: Plan, on_progress: Callable[[Report], None] | None = None) -> Repo
 
     def finished_example() -> None:
         report.seconds = time.perf_counter() - began
+        report.shrinking = recorder.first is not None
         if on_progress is not None:
             on_progress(report)
 

@@ -13,6 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from kvcrucible.contract.in_words import in_words
 from kvcrucible.contract.operations import (
     AdmissionMode,
     Admitted,
@@ -130,7 +131,7 @@ class EffectsJudge:
         found = tuple(after - before for after, before in zip(now, self._copied, strict=True))
         if due is None or found == due:
             return []
-        return [mismatch("cow-isolation", f"{operation!r}, columns copied in each pool", found, due)]
+        return [mismatch("cow-isolation", f"{in_words(operation)}, columns copied in each pool", found, due)]
 
 
 def _expected_copies(operation: Operation, outcome: Outcome, before: Snapshot) -> tuple[int, ...] | None:

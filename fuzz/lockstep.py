@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 from kvcrucible.contract.capabilities import Capabilities
+from kvcrucible.contract.in_words import in_words
 from kvcrucible.contract.operations import (
     Cancel,
     Demote,
@@ -47,9 +48,10 @@ from kvcrucible.fuzz.steps import ReadBack, RunEffects, Step
 from kvcrucible.fuzz.waivers import Waiver, covering, waivers_of
 from kvcrucible.invariants import registry
 from kvcrucible.invariants.behaviour import epochs_risen, unchanged
+from kvcrucible.invariants.judgements import ENGINE_FAULT, raised
 from kvcrucible.invariants.monitor import Monitor
 from kvcrucible.invariants.monitor import Tally as InvariantTally
-from kvcrucible.invariants.violation import ENGINE_FAULT, InvariantViolated, Violation, mismatch
+from kvcrucible.invariants.violation import InvariantViolated, Violation, mismatch
 from kvcrucible.reference.accounting import AccountingModel
 
 if TYPE_CHECKING:
@@ -202,7 +204,7 @@ class LockStep:
             try:
                 self._twin.follow(operation, actual, tokens, after)
             except Exception as error:
-                raise _engine_fault(f"writing after {operation!r}", error) from error
+                raise _engine_fault(f"writing after {in_words(operation)}", error) from error
         if actual.refusal is None and isinstance(operation, Truncate):
             self._last_cut = True
         self._count(operation, actual)
@@ -215,7 +217,7 @@ class LockStep:
         try:
             return self.adapter.execute(operation)
         except Exception as error:
-            raise _engine_fault(repr(operation), error) from error
+            raise _engine_fault(in_words(operation), error) from error
 
     def _observe(self, before: Snapshot, actual: Outcome, after: Snapshot) -> list[Violation]:
         violations: list[Violation] = []
@@ -311,4 +313,4 @@ def _asked(capabilities: Capabilities, setting: Setting) -> Capabilities:
 
 
 def _engine_fault(what: str, error: Exception) -> InvariantViolated:
-    return InvariantViolated([Violation(ENGINE_FAULT, f"{what} raised {type(error).__name__}: {error}")])
+    return InvariantViolated([Violation(ENGINE_FAULT, f"{what} raised {raised(error)}")])

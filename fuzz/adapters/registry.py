@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvcrucible.contract.errors import InputError, NotRunError
+from kvcrucible.contract.extras import install_remedy
 from kvcrucible.contract.profiles import storage_profile
 from kvcrucible.fuzz.adapters.paged import PagedAdapter
 from kvcrucible.fuzz.adapters.protocol import EngineAdapter
@@ -28,7 +29,7 @@ def _paged(setting: Setting) -> EngineAdapter:
     try:
         from kvcrucible.engine.storage.torch_storage import TorchStorage
     except ImportError as error:
-        raise NotRunError(f"payload depth needs torch: {error}; install the extra 'engine'") from None
+        raise NotRunError(_lacking("payload depth needs torch and numpy", error)) from None
     from kvcrucible.fuzz.adapters.paged import PagedPayloadAdapter
 
     config, profile = setting.engine_config(), storage_profile(setting.profile)
@@ -62,10 +63,17 @@ def _torch_paged(setting: Setting) -> EngineAdapter:
     try:
         from kvcrucible.fuzz.adapters.torch_paged import TorchPagedAdapter
     except ImportError as error:
-        raise NotRunError(
-            f"torch-paged-attention needs torch with its experimental PagedAttention: {error}"
-        ) from None
+        needs = "torch-paged-attention needs numpy and a torch that has its experimental PagedAttention"
+        raise NotRunError(_lacking(needs, error)) from None
     return TorchPagedAdapter(setting, PAYLOAD_GEOMETRY)
+
+
+def _lacking(needs: str, error: ImportError) -> str:
+    """Say what is needed, what of it is absent and how to get it; an import that fails otherwise is told as it is."""
+    # A dotted name is a part that the installed library does not have.
+    absent = isinstance(error, ModuleNotFoundError) and error.name and "." not in error.name
+    what = f"{error.name} is not installed" if absent else str(error)
+    return f"{needs}: {what}; {install_remedy('engine')}"
 
 
 ENGINES: dict[str, Callable[[Setting], EngineAdapter]] = {

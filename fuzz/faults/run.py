@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any
 
 from kvcrucible.contract.errors import ExitStatus
+from kvcrucible.contract.extras import install_remedy
 from kvcrucible.fuzz.cores import usable_cores
 from kvcrucible.fuzz.faults.catalogue import Fault
 from kvcrucible.fuzz.faults.child import NO_FAULT
@@ -123,7 +124,7 @@ def run_trial(trial: Trial) -> FaultRun:
     expects = () if trial.fault is None else trial.fault.expects
     blank = FaultRun(name, trial.depth.value, trial.options.seed, Verdict.NOT_RUN)
     if trial.depth is Depth.PAYLOAD and find_spec("torch") is None:
-        return replace(blank, note="payload depth needs torch (the extra 'engine')")
+        return replace(blank, note=f"payload depth needs torch: {install_remedy('engine')}")
     return _judge(blank, expects, _start(name, trial.depth, trial.options))
 
 

@@ -15,10 +15,11 @@ from kvcrucible.engine.pool import PagePool
 from kvcrucible.engine.records import Unit
 from kvcrucible.engine.space import AddressSpace
 from kvcrucible.engine.streams import UnitFences
-from kvcrucible.fuzz.campaign import NOT_REPRODUCED, Plan, Report, run
+from kvcrucible.fuzz.campaign import Plan, Report, run
 from kvcrucible.fuzz.coverage import GOALS
 from kvcrucible.fuzz.reproduction import violations_of
 from kvcrucible.fuzz.setting import Depth
+from kvcrucible.invariants.judgements import NOT_REPRODUCED
 
 
 def campaign(depth: Depth = Depth.LEDGER, examples: int = 60, seed: int = 11) -> Report:

@@ -82,7 +82,7 @@ def test_one_entry_shows_what_its_checker_verifies(command):
 
 def test_json_is_for_machines(command):
     listed = json.loads(command("--json").stdout)
-    assert [entry["id"] for entry in listed] == list(IDS)
+    assert [entry["id"] for entry in listed if entry["status"] != "judgement"] == list(IDS)
     one = json.loads(command("recycle-fenced", "--json").stdout)
     assert (one["checker"], one["harness"]) == ("RecycleFenced", "page_given_out")
     assert one["documentation"].startswith("Verifies:")
