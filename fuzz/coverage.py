@@ -70,6 +70,8 @@ def within_reach(
         return False
     if needs.host and not (able.host and True in hosts):
         return False
+    if needs.hostless and False not in hosts:
+        return False
     has = bool(goal.after & able.operations) and needs.operations <= able.operations
     return has and needs.able(able)
 

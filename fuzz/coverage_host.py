@@ -105,6 +105,7 @@ simple(
     "demote on an engine without a Host tier",
     _refused(RefusalKind.BAD_ARGUMENT),
     Demote,
+    needs=Needs(hostless=True),
 )
 simple(
     "restore-too-large",
@@ -463,13 +464,11 @@ def _prefers(seen: Seen) -> bool:
 )
 def _leaves_out(seen: Seen) -> bool:
     for one in admissions(seen.outcome.value):
-        request = seen.after.sequences.get(one.sequence)
-        if request is None:
-            continue
+        prompt, identity = seen.prompts[one.sequence], seen.after.sequences[one.sequence].identity
         for checkpoint, entry in seen.before.findable.items():
-            longer = common_prefix(entry.tokens, request.tokens) > one.hit
+            longer = min(common_prefix(entry.tokens, prompt), count(prompt) - 1) > one.hit
             demoted = not resident(seen.before, seen.before.checkpoints[checkpoint].owner)
-            if longer and demoted and entry.identity == request.identity:
+            if longer and demoted and entry.identity == identity:
                 return True
     return False
 

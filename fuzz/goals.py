@@ -5,12 +5,13 @@ Goals judge the generator, not the engine: a goal that is never reached says tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.operations import Admitted, Operation, Outcome, Scheduled, Value
 from kvcrucible.contract.snapshot import Snapshot
+from kvcrucible.contract.tokens import Tokens
 from kvcrucible.fuzz.setting import Setting
 from kvcrucible.reference.accounting import AccountingModel
 
@@ -19,13 +20,14 @@ from kvcrucible.reference.accounting import AccountingModel
 class Observation:
     """What was there before an operation.  ``slack``: pages that it needs minus those it can get (None: not known).
 
-    ``consuming``: queued requests that may take any continuation.
+    ``consuming``: queued requests that may take any continuation.  ``prompts``: prompts of queued requests.
     """
 
     before: Snapshot
     operation: Operation
     slack: int | None
     consuming: frozenset[int] = frozenset()
+    prompts: Mapping[int, Tokens] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Seen:
     after: Snapshot
     setting: Setting
     consuming: frozenset[int] = frozenset()
+    prompts: Mapping[int, Tokens] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
@@ -63,13 +66,14 @@ class Seen:
 class Needs:
     """What it takes to reach a goal, beside one of the operations after which it is asked.
 
-    ``operations``: all of these.  ``backend``: a speculative backend; ``host``: a Host tier.  ``able``: anything else
-    of the engine.
+    ``operations``: all of these.  ``backend``: a speculative backend; ``host``: a Host tier, ``hostless``: none.
+    ``able``: anything else of the engine.
     """
 
     operations: frozenset[str] = frozenset()
     backend: bool = False
     host: bool = False
+    hostless: bool = False
     able: Callable[[Capabilities], bool] = lambda able: True
 
 
@@ -95,7 +99,8 @@ class Goal:
 
 def observe(model: AccountingModel, before: Snapshot, operation: Operation) -> Observation:
     """Note what is there before ``operation``; the model has not yet been told of it."""
-    return Observation(before, operation, model.demand(operation), model.consuming())
+    prompts = {request: entry.prompt for request, entry in model.books.queued.items()}
+    return Observation(before, operation, model.demand(operation), model.consuming(), prompts)
 
 
 def reached(observation: Observation, outcome: Outcome, after: Snapshot, setting: Setting) -> Iterator[str]:
@@ -108,6 +113,7 @@ def reached(observation: Observation, outcome: Outcome, after: Snapshot, setting
         after,
         setting,
         observation.consuming,
+        observation.prompts,
     )
     for one in _BY_OPERATION.get(type(observation.operation), ()):
         if one.reached(seen):

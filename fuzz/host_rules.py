@@ -129,6 +129,7 @@ class HostRules(PressureRules):
         pick=picks,
         down=st.sampled_from((True, True, False)),
         keep=st.booleans(),
+        twin=st.sampled_from((False, False, True)),
         meanwhile=st.sampled_from(MEANWHILE),
         where=positions,
         cut=positions,
@@ -142,6 +143,7 @@ class HostRules(PressureRules):
         pick: int,
         down: bool,
         keep: bool,
+        twin: bool,
         meanwhile: str,
         where: Where,
         cut: Where,
@@ -150,10 +152,18 @@ class HostRules(PressureRules):
         release: bool,
         end: str,
     ) -> None:
-        """Retain a sequence, start to move it, and let something happen to it before the transfer is looked at."""
+        """Retain a sequence, start to move it, and let something happen to it before the transfer is looked at.
+
+        ``twin``: another continuation holds some of the same pages.
+        """
         sequence, model = self.idle(pick), self.lock.model
         if sequence is None or not model.frontier(sequence):
             return
+        if twin:
+            alive = set(model.sequences())
+            self.take(Fork(sequence, self.position(sequence, where), 0))
+            other = self.newest(alive)
+            self.take(*([] if other is None else [Finish(other)]))
         self.take(Finish(sequence))
         if sequence not in model.continuations():
             return
@@ -197,7 +207,7 @@ class HostRules(PressureRules):
             case "lookup":
                 self.take(Lookup(canonical([*model.tokens(sequence), (2, 900, 1)]), model.identity(sequence)))
             case "session" if not model.queue:
-                self.come_back(sequence, length, consume=True)
+                return self.come_back(sequence, length, consume=True)
             case "demote":
                 self.take(Demote(sequence), Restore(sequence))
         return None
@@ -211,6 +221,77 @@ class HostRules(PressureRules):
         request = Submit(prefix(prompt, length), 0, model.session(owner), consume, model.identity(owner))
         self.start(request, patient=False, prefill=True)
         return self.newest(alive)
+
+    @can("Demote", "Fork", "Lookup", there=hosted_and_idle)
+    @rule(pick=picks, own=lengths, first=effects, where=positions)
+    def next_turn(self, pick: int, own: Length, first: int, where: Where) -> None:
+        """Let the next turn of a session come and go while what its last one left moves."""
+        sequence, model = self.idle(pick), self.lock.model
+        if sequence is None or not model.frontier(sequence) or model.queue:
+            return
+        alive = set(model.sequences())
+        self.take(Fork(sequence, self.position(sequence, where), 0, "s"))
+        turn = self.newest(alive)
+        if turn is None:
+            return
+        self.take(Finish(turn))
+        if turn not in model.continuations() or not model.movable(turn):
+            return
+        self.take(Demote(turn))
+        if self.lock.setting.lagging and first:
+            self.take(RunEffects(first))
+        child = self.come_back(turn, own, consume=False)
+        if child is not None and not model.in_flight(child):
+            self.take(Finish(child))
+        self.settle(ALL_EFFECTS)
+
+    @can("Demote", "Restore", "Fork", "Release", there=hosted_and_idle)
+    @rule(pick=picks, where=positions, release=st.booleans(), lookup=st.booleans())
+    def twins(self, pick: int, where: Where, release: bool, lookup: bool) -> None:
+        """Move two continuations that share pages: one is released while it moves, or both come back at once."""
+        sequence, model = self.idle(pick), self.lock.model
+        if sequence is None or not model.frontier(sequence):
+            return
+        alive = set(model.sequences())
+        self.take(Fork(sequence, self.position(sequence, where), 0))
+        other = self.newest(alive)
+        self.take(*(Finish(one) for one in (sequence, other) if one is not None))
+        if sequence not in model.continuations() or other not in model.continuations():
+            return
+        self.take(Demote(sequence))
+        if release and not model.pinned(sequence):
+            self.take(Release(sequence))
+        self.settle(ALL_EFFECTS)
+        if lookup:
+            self.take(Lookup(canonical([*model.tokens(other), (2, 900, 1)]), model.identity(other)))
+        for kept in (other, sequence):
+            if kept in model.continuations():
+                self.take(Restore(kept))
+        self.settle(ALL_EFFECTS)
+
+    @can("Demote", "Fork", "Truncate", "Release", there=hosted_and_idle)
+    @rule(pick=picks, back=st.integers(0, 2), cut=positions, end=st.sampled_from(("cut", "cancel", "finish")))
+    def last_holder(self, pick: int, back: int, cut: Where, end: str) -> None:
+        """Release a continuation that moves, so that a child alone holds its pages; then cut or end the child."""
+        sequence, model = self.idle(pick), self.lock.model
+        if sequence is None or not model.frontier(sequence):
+            return
+        self.take(Finish(sequence))
+        if sequence not in model.continuations() or not model.movable(sequence):
+            return
+        self.take(Demote(sequence))
+        position, alive = max(1, model.frontier(sequence) - back), set(model.sequences())
+        self.take(Fork(sequence, position, self.placeable(self.page_size, position, large=False)))
+        child = self.newest(alive)
+        if child is None:
+            return
+        if not model.pinned(sequence):
+            self.take(Release(sequence))
+        if end == "cut":
+            self.take(Truncate(child, self.position(child, cut)))
+        else:
+            self.take(Cancel(child) if end == "cancel" else Finish(child))
+        self.settle(ALL_EFFECTS)
 
     @can("Demote", "Restore", "Lookup", "Truncate", there=hosted_and_kept)
     @rule(
@@ -258,13 +339,14 @@ class HostRules(PressureRules):
             self.take(Restore(kept))
         self.settle(ALL_EFFECTS)
 
-    @can("Demote", there=hosted_and_kept)
-    @rule(keep=st.booleans(), count=effects)
-    def demote_all(self, keep: bool, count: int) -> None:
-        """Demote every continuation of which something can move, one after the other."""
-        for kept in sorted(self.lock.model.continuations()):
-            if self.lock.model.movable(kept):
-                self.take(Demote(kept, keep))
+    @can("Demote", "Restore", there=hosted_and_kept)
+    @rule(down=st.booleans(), keep=st.booleans(), count=effects)
+    def move_all(self, down: bool, keep: bool, count: int) -> None:
+        """Demote or restore every continuation of which something can move, one after the other."""
+        model = self.lock.model
+        for kept in sorted(model.continuations()):
+            if kept in model.continuations() and (model.movable(kept) if down else model.restorable(kept)):
+                self.take(Demote(kept, keep) if down else Restore(kept, keep))
         self.settle(count)
 
     # -- fences --------------------------------------------------------------------------------------------------------
