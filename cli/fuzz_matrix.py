@@ -41,9 +41,8 @@ def _run_with_progress(plan: MatrixPlan, jobs: int) -> MatrixReport:
 
 
 def _print(screen: Console, report: MatrixReport) -> None:
-    from rich.table import Table
-
     from kvcrucible.cli.fuzz import print_pairs
+    from kvcrucible.cli.tables import Table
 
     table = Table("pools", "profile", "host", "seed", "examples", "steps", "seconds", "verdict")
     for cell in report.cells:

@@ -67,6 +67,7 @@ def _find(name: str) -> Invariant:
 def _plain(entry: Invariant) -> dict[str, Any]:
     return {
         "id": entry.id,
+        "status": "checked",
         "statement": entry.statement,
         "source": entry.source,
         "judged": entry.depth.value,
