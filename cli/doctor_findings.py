@@ -20,6 +20,7 @@ from kvcrucible import __version__
 from kvcrucible.cli import doctor_machine as machine
 from kvcrucible.cli.doctor_probes import CORE
 from kvcrucible.contract.errors import CrucibleError
+from kvcrucible.contract.extras import install_command
 
 #: Seconds that a library may take to import; torch from a cold disk needs a good part of a minute.
 PROBE_TIMEOUT_SECONDS = 120
@@ -54,12 +55,12 @@ class Library:
 
 
 LIBRARIES = (
-    Library("numpy", "numpy", "pip install 'kvcrucible[engine]'"),
-    Library("torch", "torch", "pip install 'kvcrucible[engine]'"),
-    Library("triton", "triton", "pip install 'kvcrucible[triton]' (about 1 GB; Linux)"),
-    Library("gguf", "gguf", "pip install 'kvcrucible[model]'"),
-    Library("tokenizers", "tokenizers", "pip install 'kvcrucible[model]'"),
-    Library("nvml", "nvidia-ml-py", "pip install 'kvcrucible[perf]'"),
+    Library("numpy", "numpy", install_command("engine")),
+    Library("torch", "torch", install_command("engine")),
+    Library("triton", "triton", f"{install_command('triton')} (about 1 GB; Linux)"),
+    Library("gguf", "gguf", install_command("model")),
+    Library("tokenizers", "tokenizers", install_command("model")),
+    Library("nvml", "nvidia-ml-py", install_command("perf")),
 )
 
 
@@ -158,7 +159,7 @@ def core_finding(outcome: Outcome) -> Finding:
     if outcome.found:
         return Finding("core libraries", State.PRESENT, detail, facts=versions)
     return Finding(
-        "core libraries", State.BROKEN, f"{outcome.detail} ({detail})", "pip install kvcrucible", versions
+        "core libraries", State.BROKEN, f"{outcome.detail} ({detail})", install_command(), versions
     )
 
 

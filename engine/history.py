@@ -70,12 +70,11 @@ class HistoryWriter:
         self._next_page = 0
         self._encode = history.encoder()
         self._part = path.with_name(path.name + ".part")
-        shows = [part for part in Shown if part is not Shown.FENCES or immediate]
         try:
             self._file: IO[bytes] = self._part.open("wb", buffering=1 << 18)
         except OSError as error:
             raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
-        self._file.write(self._encode(header_of(config, "kvcrucible paged", shows)) + b"\n")
+        self._file.write(self._encode(header_of(config, "kvcrucible paged", Shown)) + b"\n")
 
     def record(
         self, operation: Operation, outcome: Outcome, touched: Snapshot, copies: Copies | None = None
@@ -307,10 +306,7 @@ def _extents(transfer: int, touched: Snapshot) -> list[history.NewExtent]:
     return [history.NewExtent(pool=one.pool, offset=one.offset, size=one.size) for one in extents]
 
 
-def _progress(given: Any) -> history.Progress:
-    if not isinstance(given, Progressed):
-        # Without a Host tier an engine may report the units alone.
-        given = Progressed(units=tuple(given or ()))
+def _progress(given: Progressed) -> history.Progress:
     return history.Progress(
         units=list(given.units),
         transfers=[

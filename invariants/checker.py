@@ -53,8 +53,8 @@ class Checker(ABC):
     parts without which the check means nothing; ``premise_part`` the one that must hold an entry for the rule to say
     anything.  ``is_local`` is False where no step check exists.  ``is_temporal`` is True where the step check has
     rules that no single snapshot can show broken.  ``needs_reservations`` limits the rule to engines that reserve the
-    worst case, ``needs_backend`` to those that can have a speculative backend.  No method mutates its arguments; a
-    temporal checker may remember, so a run takes fresh instances.
+    worst case, ``needs_backend`` to those that can have a speculative backend, ``needs_host`` to those that can have a
+    Host tier.  No method mutates its arguments; a temporal checker may remember, so a run takes fresh instances.
     """
 
     id: ClassVar[str]
@@ -66,6 +66,7 @@ class Checker(ABC):
     is_temporal: ClassVar[bool] = False
     needs_reservations: ClassVar[bool] = False
     needs_backend: ClassVar[bool] = False
+    needs_host: ClassVar[bool] = False
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
         """Judge one full snapshot; rules that are about steps alone have nothing to say here."""

@@ -61,6 +61,22 @@ def host_slot(page: PageState | None) -> tuple[int, int, int] | None:
     return page.pool, page.on_host.extent, page.on_host.slot
 
 
+def given_away(snapshot: Snapshot) -> Iterator[tuple[int, tuple[int, ...], int]]:
+    """Yield (page, place, other page) where a page holds a place that a transfer names for another page.
+
+    A place is (pool, device) or (pool, extent, slot).
+    """
+    named: dict[tuple[int, ...], set[int]] = {}
+    for transfer in snapshot.transfers.values():
+        for move in transfer.moves:
+            named.setdefault((move.pool, move.device), set()).add(move.page)
+            named.setdefault((move.pool, move.extent, move.slot), set()).add(move.page)
+    for page in snapshot.pages.values() if named else ():
+        for place in ((page.pool, page.device), host_slot(page)):
+            if place is not None and (others := named.get(place, set()) - {page.page}):
+                yield min(others), place, page.page
+
+
 class Index:
     """Ids by some value of their entry."""
 

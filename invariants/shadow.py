@@ -143,7 +143,7 @@ class Shadow:
         outside = [
             page.page
             for was, page in scope.kept
-            if _where(was) != _where(page) and (page.references > 1 or page.page not in region)
+            if _relied_on(was, page) and (max(was.references, page.references) > 1 or page.page not in region)
         ]
         if not outside:
             return
@@ -279,9 +279,13 @@ def _select(entries: dict[Any, Any], ids: Any, into: dict[Any, Any]) -> None:
         into.update([(key, entries[key]) for key in ids if key in entries])
 
 
-def _where(page: PageState) -> tuple[object, ...]:
-    """What a space or a row relies on of a page that it holds."""
-    return page.committed, page.device, page.pool, page.visible
+def _relied_on(was: PageState, now: PageState) -> bool:
+    """Say whether something changed that a space or a row relies on of a page that it holds."""
+    if was.committed != now.committed or was.device != now.device or was.pool != now.pool:
+        return True
+    if was.on_device is now.on_device and was.on_host is now.on_host:
+        return was.visible is not now.visible
+    return was.visible is not now.visible or was.in_transfer != now.in_transfer
 
 
 def _moved(scope: Scope) -> list[tuple[PageState, PageState]]:

@@ -7,7 +7,8 @@ settings give the same figures on every machine.  One round is:
 1. submit requests while there is room among the ``concurrency``, then ``schedule``;
 2. go through the active sequences in an order drawn from ``seed``: one prefill chunk, a unit of its own, for each whose
    prompt is incomplete; a completed prompt is checkpointed, so that it can be found while its answer is being written;
-3. one unit for the next decode run of all the others; a run of n stands for n rounds;
+3. one unit for the next decode run of all the others; a run of n stands for n rounds, and beyond ``LONG_TOKENS`` runs
+   grow with the sequence;
 4. finish what is complete, retaining it, in the same order, which is the order in which pressure releases it again.
 
 Every generated token gets a KV position, the last one too.  Once the trace is through, every continuation is released,
@@ -56,6 +57,12 @@ if TYPE_CHECKING:
     from kvcrucible.perf.traces.request import TraceRequest
 
 
+#: Tokens of a sequence from which on its decode runs grow in proportion.  A step is judged on all the pages of the
+#: sequences that it touches, so runs of one length would make a sequence cost the square of its length.  Below it,
+#: where the recorded traces are, every run has the length that was asked for.
+LONG_TOKENS = 1 << 18
+
+
 @dataclass(slots=True)
 class _Live:
     """A request from submit to finish; ``left`` counts what is still to be written of prompt and output."""
@@ -70,6 +77,11 @@ class _Live:
     @property
     def output_left(self) -> int:
         return self.request.output_tokens - self.output_done
+
+    def next_run(self, asked: int) -> int:
+        """Return how many tokens to decode next where ``asked`` is the most of an ordinary run."""
+        written = self.request.prompt_tokens + self.output_done
+        return min(max(asked, asked * written // LONG_TOKENS), self.output_left)
 
 
 class Replay:
@@ -128,6 +140,7 @@ class Replay:
             outcome = self._watched.perform(submit, [Subject(request.id)])
             if outcome.refusal is not None:
                 self._counts.refused[outcome.refusal.value] += 1
+                self._counts.refused_tokens.append(request.prompt_tokens + request.output_tokens)
                 self._report_progress()
                 continue
             assert isinstance(outcome.value, int)
@@ -213,7 +226,7 @@ class Replay:
     def _decode(self, decoding: list[_Live]) -> None:
         work: list[Work] = []
         for live in decoding:
-            length = min(self._settings.decode_run, live.output_left)
+            length = live.next_run(self._settings.decode_run)
             work.append(Append(live.sequence, output_of(live.ordinal, live.output_done, length)))
             live.output_done += length
             self._counts.appended_tokens += length

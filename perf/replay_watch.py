@@ -16,9 +16,10 @@ from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.execute import execute
 from kvcrucible.engine.history import HistoryWriter, ObservedEngine
 from kvcrucible.engine.observe import drain, snapshot
+from kvcrucible.invariants.judgements import ENGINE_FAULT, raised
 from kvcrucible.invariants.monitor import Monitor
 from kvcrucible.invariants.registry import checkers
-from kvcrucible.invariants.violation import ENGINE_FAULT, InvariantViolated, Violation
+from kvcrucible.invariants.violation import InvariantViolated, Violation
 
 #: Requests that a message names; a decode round may concern hundreds.
 MAX_NAMED_REQUESTS = 8
@@ -91,8 +92,8 @@ class WatchedEngine:
         try:
             outcome = execute(self.engine, operation)
         except Exception as error:
-            raised = Violation(ENGINE_FAULT, f"{type(error).__name__}: {error}")
-            raise OperationFailed(self.operations, name, subjects, [raised]) from error
+            fault = Violation(ENGINE_FAULT, raised(error))
+            raise OperationFailed(self.operations, name, subjects, [fault]) from error
         self.last, touched = drain(self.engine)
         if self._observed is not None:
             self._observed.record(operation, outcome, self.last)

@@ -175,19 +175,24 @@ def admit_by_fork(books: Books, sequence: int, hit: Hit) -> Admitted:
 
 
 def admit_by_move(books: Books, sequence: int, hit: Hit, mode: AdmissionMode) -> Admitted:
-    """Cut the source to the hit (nothing is cut where the hit is its whole frontier) and give all that it has on."""
+    """Cut the source to the hit (nothing is cut where the hit is its whole frontier) and give all that it has on.
+
+    What the source loses goes to the reservation of the new sequence, as its own cut would; what that has no use for is
+    free, or retires (0013).
+    """
     before = books.counters
     beyond = [private for private, _ in _beyond(books, books.continuations[hit.source], hit.length)]
-    retiring = [fenced(books, private) for private in beyond]
-    copied = books.cut(hit.source, hit.length)
+    entry = books.queued.pop(sequence)
+    copied = books.cut(hit.source, hit.length, heir=entry if books.reserves else None)
     source = books.continuations.pop(hit.source)
     books.hand_over(hit.source, sequence)
-    entry = books.active[sequence] = books.queued.pop(sequence)
+    books.active[sequence] = entry
     entry.tokens, entry.backend, entry.pages = source.tokens, source.backend, source.pages
     changes = []
     for pool, tail in enumerate(copied):
         admission = admit_change(books.pages(entry.limit, pool), len(entry.pages[pool]) - tail, tail)
-        changes.append(release(len(beyond[pool])) + retire_change(retiring[pool]) + admission)
+        retiring = books.shrink(entry, pool)
+        changes.append(release(len(beyond[pool])) + retire_change(retiring) + admission)
     expect(books, before, changes)
     return Admitted(sequence, mode, hit.source, hit.length)
 

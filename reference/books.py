@@ -80,19 +80,27 @@ class Books(Holdings):
         """
         for page in pages:
             gone = not self.references(page, pool) and not self.in_transfer(page)
-            if gone and page.device and not self.is_at_rest(page.touched):
+            # A page without a Device page has been touched by nobody.
+            if gone and not self.is_at_rest(page.touched):
                 (self.retiring if heir is None else heir.returned)[pool].append(page.touched)
 
-    def return_beyond(self, entry: Entry, pool: int, keep: int) -> int:
+    def return_beyond(self, entry: Entry, pool: int, keep: int, heir: Entry | None = None) -> int:
         """Take all but the entry's first ``keep`` pages from it, in the order of their blocks; return how many.
 
-        They go back to its reservation if it has one.
+        They go to the reservation of ``heir``, who takes the others over, or back to its own if it has one.
         """
         lost = entry.pages[pool][keep:]
         del entry.pages[pool][keep:]
         promised = self.reserves and any(entry is one for one in self.active.values())
-        self.let_go(pool, lost, entry if promised else None)
+        self.let_go(pool, lost, entry if promised else heir)
         return len(lost)
+
+    def shrink(self, entry: Entry, pool: int) -> int:
+        """Let what came back to an active entry beyond its reservation retire, the earliest first; return how much."""
+        excess = max(0, len(entry.returned[pool]) - self.reservation(entry, pool))
+        self.retiring[pool] += entry.returned[pool][:excess]
+        del entry.returned[pool][:excess]
+        return excess
 
     def close_reservation(self, entry: Entry) -> None:
         """Let what came back to the entry and is not at rest retire."""
@@ -120,9 +128,9 @@ class Books(Holdings):
             found.append(source.pages[pool][:full] + [Page() for _ in range(self.pages(stop, pool) - full)])
         return found
 
-    def cut(self, sequence: int, position: int) -> list[bool]:
+    def cut(self, sequence: int, position: int, heir: Entry | None = None) -> list[bool]:
         """Take all beyond ``position`` from a sequence or continuation; return, for each pool, whether its tail had to
-        be copied.
+        be copied.  ``heir``: the active sequence that takes a continuation over, with what it loses.
 
         A cut inside a page that others hold puts a page of its own in that page's place (DESIGN 4.6); inside its own
         page it ends that page's clean copy.  A pool that has no more than ``position`` stays as it is.
@@ -135,11 +143,11 @@ class Books(Holdings):
             held, size = entry.pages[pool], self.page_size[pool]
             shared = False
             if reach > position:
-                self.return_beyond(entry, pool, self.pages(position, pool))
+                self.return_beyond(entry, pool, self.pages(position, pool), heir)
                 if position % size:
                     shared = self.is_shared(held[-1], pool)
                     if shared:
-                        held[-1] = self._granted(entry, pool)
+                        held[-1] = self._granted(entry if heir is None else heir, pool)
                     else:
                         held[-1].version += 1
                         held[-1].host = None

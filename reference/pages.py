@@ -6,7 +6,7 @@ of them somebody holds (:mod:`kvcrucible.reference.books`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from kvcrucible.contract.snapshot import Tier
@@ -46,7 +46,7 @@ class Page:
 
     def copy(self) -> Page:
         """Return another page that is as this one is now."""
-        return replace(self)
+        return Page(self.device, self.host, self.visible, self.version, self.touched)
 
 
 @dataclass(frozen=True, slots=True)

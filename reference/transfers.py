@@ -107,7 +107,7 @@ def _end(books: Books, name: int, failed: bool) -> TransferEnded:
         sources = destinations = ended = fenced = 0
         for move in [move for move in transfer.moves if move.pool == pool]:
             takes_page = move.fresh and transfer.source is Tier.HOST
-            waits = move.page.device and not books.is_at_rest(move.page.touched)
+            waits = not books.is_at_rest(move.page.touched)
             if not books.references(move.page, pool):
                 ended += move.page.device or takes_page
                 fenced += waits

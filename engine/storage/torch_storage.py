@@ -17,7 +17,7 @@ from kvcrucible.contract.profiles import Geometry, PlaneOrder, Side, StorageProf
 from kvcrucible.engine.kernels import api
 from kvcrucible.engine.kernels.batch import check_mapped, slots
 from kvcrucible.engine.kernels.view import LayerView
-from kvcrucible.engine.storage.interface import HOLE
+from kvcrucible.engine.storage.interface import HOLE, StoredPlanes
 from kvcrucible.engine.storage.planes import allocate_side
 
 
@@ -68,6 +68,10 @@ class TorchStorage:
     def plane_bytes(self) -> int:
         """Bytes of all planes: ``capacity_pages`` page groups of the profile."""
         return self.capacity_pages * self.profile.bytes_per_page_group(self.geometry, self.page_size)
+
+    def stored(self) -> StoredPlanes:
+        """Return what the planes are, for comparison with what a pool declares."""
+        return StoredPlanes(self.profile, self.geometry, self.page_size, self.order)
 
     def planes(self) -> list[Tensor]:
         """Return every plane itself, not a copy: layer by layer, keys before values, codes before scales.

@@ -199,6 +199,11 @@ def test_what_cannot_be_checked_is_said(adapter: Any) -> None:
     assert not capabilities.reserves
     assert not capabilities.aborts
     assert set(inapplicable(capabilities)) == {
+        "host-conservation",
+        "one-visible-replica",
+        "replica-valid",
+        "transfer-pinned",
+        "publish-order",
         "protected-prefix",
         "exact-prefix-identity",
         "backend-not-ahead",

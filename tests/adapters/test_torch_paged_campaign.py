@@ -108,7 +108,7 @@ TIGHT = Setting(ENGINE, Depth.PAYLOAD, 3, 4, 12, 2, poison="huge")
 def _run(monkeypatch: pytest.MonkeyPatch, examples: int, *, attention: bool = True) -> campaign.Report:
     """Run a short campaign; without ``attention`` (free columns hold NaN) it is some ten times as fast."""
     setting = TIGHT if attention else replace(TIGHT, poison="nan")
-    monkeypatch.setattr(campaign, "settings_for", lambda engine, depths, backends, profiles: st.just(setting))
+    monkeypatch.setattr(campaign, "settings_for", lambda *_: st.just(setting))
     return campaign.run(campaign.Plan(ENGINE, (Depth.PAYLOAD,), examples, steps=30, seed=3))
 
 

@@ -17,7 +17,6 @@ from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.execute import execute
 from kvcrucible.engine.history import HistoryWriter, ObservedEngine
 from kvcrucible.engine.observe import drain
-from kvcrucible.engine.streams import ImmediateStream
 from kvcrucible.fuzz import campaign
 from kvcrucible.fuzz.adapters.paged import PagedAdapter
 from kvcrucible.fuzz.adapters.registry import build
@@ -37,10 +36,9 @@ class _Recorded:
         adapter = build(setting)
         if not isinstance(adapter, PagedAdapter):
             return adapter
-        immediate = isinstance(adapter.stream, ImmediateStream)
         self.made += 1
         path = self.folder / f"{self.made}.jsonl"
-        self.writer = HistoryWriter(path, setting.engine_config(), immediate, tables=True)
+        self.writer = HistoryWriter(path, setting.engine_config(), immediate=not setting.lagging, tables=True)
         observed = ObservedEngine(adapter.engine, self.writer)
         execute_, drain_ = adapter.execute, adapter.drain
         latest: list[tuple[ops.Operation, ops.Outcome]] = []

@@ -1,0 +1,564 @@
+"""Coverage goals about the Host tier (decision 0013): what moves, what is refused, what happens to pages meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from kvcrucible.contract.errors import RefusalKind
+from kvcrucible.contract.operations import (
+    AdmissionMode,
+    Cancel,
+    CancelTransfer,
+    Demote,
+    EndUnit,
+    Finish,
+    Fork,
+    Hit,
+    Lookup,
+    Operation,
+    Progress,
+    Progressed,
+    Release,
+    Restore,
+    Schedule,
+    TransferEnded,
+    TransferOutcome,
+    Truncate,
+    TryAdmit,
+)
+from kvcrucible.contract.snapshot import MoveState, PageState, Snapshot, Tier, TransferState
+from kvcrucible.contract.tokens import common_prefix, count
+from kvcrucible.fuzz.goals import HOST, Needs, Seen, admissions, goal, simple
+
+#: What an engine needs to have pages that wait for their fence.
+_FENCES = Needs(frozenset({"Progress"}))
+
+
+def _pages(snapshot: Snapshot, owner: int) -> Iterator[PageState]:
+    """Yield the pages of a holder, in every pool."""
+    for pool in range(len(snapshot.pools)):
+        space = snapshot.spaces.get((owner, pool))
+        yield from (snapshot.pages[page] for page in space.pages) if space is not None else ()
+
+
+def resident(snapshot: Snapshot, owner: int) -> bool:
+    """Say whether every page of a holder is visible on Device."""
+    return all(page.visible is Tier.DEVICE for page in _pages(snapshot, owner))
+
+
+def in_transfer(snapshot: Snapshot, owner: int) -> bool:
+    """Say whether a page of a holder is in a transfer."""
+    return any(page.in_transfer for page in _pages(snapshot, owner))
+
+
+def _held_by_active(snapshot: Snapshot) -> set[int]:
+    return {
+        page
+        for (owner, _), space in snapshot.spaces.items()
+        if owner in snapshot.sequences
+        for page in space.pages
+    }
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+def _refused(kind: RefusalKind, where: Callable[[Seen], bool] = lambda seen: True) -> Callable[[Seen], bool]:
+    return lambda seen: seen.outcome.refusal is kind and where(seen)
+
+
+def _moved_owner(operation: Operation) -> int:
+    assert isinstance(operation, Demote | Restore)
+    return operation.continuation
+
+
+def _on_a_continuation(seen: Seen) -> bool:
+    return _moved_owner(seen.operation) in seen.before.continuations
+
+
+simple(
+    "move-of-nobody", "move a holder that is not there", _refused(RefusalKind.STALE_HANDLE), Demote, Restore
+)
+simple(
+    "move-of-no-continuation",
+    "move what is queued or active",
+    _refused(RefusalKind.WRONG_STATE, lambda seen: not _on_a_continuation(seen)),
+    Demote,
+    Restore,
+)
+simple(
+    "demote-of-nothing-movable",
+    "demote a continuation of which nothing can move",
+    _refused(RefusalKind.WRONG_STATE, _on_a_continuation),
+    Demote,
+    needs=HOST,
+)
+simple(
+    "restore-of-nothing",
+    "restore a continuation that has nothing on Host, or all of it in a transfer",
+    _refused(RefusalKind.WRONG_STATE, _on_a_continuation),
+    Restore,
+    needs=HOST,
+)
+simple(
+    "demote-without-host",
+    "demote on an engine without a Host tier",
+    _refused(RefusalKind.BAD_ARGUMENT),
+    Demote,
+    needs=Needs(hostless=True),
+)
+simple(
+    "restore-too-large",
+    "too few pages to restore",
+    _refused(RefusalKind.DEVICE_CAPACITY),
+    Restore,
+    needs=HOST,
+)
+simple(
+    "cancel-of-no-transfer", "cancel what is no transfer", _refused(RefusalKind.STALE_HANDLE), CancelTransfer
+)
+
+
+@goal("fork-of-demoted", "fork a continuation that is not resident", Fork, needs=HOST)
+def _fork_demoted(seen: Seen) -> bool:
+    assert isinstance(seen.operation, Fork)
+    kept = seen.operation.source in seen.before.continuations
+    return kept and seen.outcome.refusal is RefusalKind.WRONG_STATE
+
+
+@goal("demote-does-not-fit", "the extents of a demotion need more bytes than are free", Demote, needs=HOST)
+def _does_not_fit(seen: Seen) -> bool:
+    return seen.outcome.refusal is RefusalKind.HOST_GEOMETRY and _extent_bytes(seen) > _free_bytes(
+        seen.before
+    )
+
+
+@goal(
+    "demote-into-holes",
+    "enough bytes are free for a demotion, in holes that it does not fit",
+    Demote,
+    needs=HOST,
+)
+def _geometry(seen: Seen) -> bool:
+    return seen.outcome.refusal is RefusalKind.HOST_GEOMETRY and _extent_bytes(seen) <= _free_bytes(
+        seen.before
+    )
+
+
+def _free_bytes(snapshot: Snapshot) -> int:
+    return 0 if snapshot.host is None else snapshot.host.free
+
+
+def _extent_bytes(seen: Seen) -> int:
+    """Return the bytes that the extents of a demotion take: of pages that can move and have no copy on Host."""
+    config, active = seen.setting.engine_config(), _held_by_active(seen.before)
+    assert config.host is not None
+    total = 0
+    for pool, spec in enumerate(config.pools):
+        copied = [
+            page
+            for page in _pages(seen.before, _moved_owner(seen.operation))
+            if page.pool == pool and page.visible is Tier.DEVICE and not page.in_transfer
+            if page.page not in active and page.on_host is None
+        ]
+        total += config.host.rounded(len(copied) * spec.page_bytes) if copied else 0
+    return total
+
+
+# -- starts ------------------------------------------------------------------------------------------------------------
+
+
+def _started(seen: Seen) -> TransferState | None:
+    value = seen.outcome.value
+    return seen.after.transfers.get(value) if seen.done and isinstance(value, int) else None
+
+
+@goal("demote-in-part", "a demotion moves some pages of a continuation and leaves others", Demote, needs=HOST)
+def _part(seen: Seen) -> bool:
+    one = _started(seen)
+    return one is not None and len(one.moves) < len(list(_pages(seen.before, one.continuation)))
+
+
+@goal(
+    "demote-in-both-pools",
+    "one demotion takes an extent in each of two pools",
+    Demote,
+    needs=Needs(backend=True, host=True),
+)
+def _both(seen: Seen) -> bool:
+    one = _started(seen)
+    return one is not None and {move.pool for move in one.moves if move.fresh} == {0, 1}
+
+
+@goal("demote-of-shared-pages", "a page moves that two continuations hold", Demote, Restore, needs=HOST)
+def _shared(seen: Seen) -> bool:
+    one = _started(seen)
+    return one is not None and any(seen.before.pages[move.page].references > 1 for move in one.moves)
+
+
+@goal(
+    "move-without-copy",
+    "a transfer starts of which every page has a valid copy already",
+    Demote,
+    Restore,
+    needs=HOST,
+)
+def _no_copy(seen: Seen) -> bool:
+    one = _started(seen)
+    return one is not None and not any(move.fresh for move in one.moves)
+
+
+@goal("copy-in-part", "a transfer copies some pages and finds copies of others", Demote, Restore, needs=HOST)
+def _some_copies(seen: Seen) -> bool:
+    one = _started(seen)
+    return one is not None and len({move.fresh for move in one.moves}) > 1
+
+
+@goal("two-transfers", "a transfer starts while another is under way", Demote, Restore, needs=HOST)
+def _two(seen: Seen) -> bool:
+    return _started(seen) is not None and bool(seen.before.transfers)
+
+
+@goal(
+    "two-transfers-of-one-extent",
+    "a transfer starts while another moves slots of the same extent",
+    Demote,
+    Restore,
+    needs=HOST,
+)
+def _one_extent(seen: Seen) -> bool:
+    one = _started(seen)
+    others = {
+        move.extent for other in seen.before.transfers.values() for move in other.moves if not move.dropped
+    }
+    return one is not None and any(move.extent in others for move in one.moves)
+
+
+@goal("restore-makes-room", "a restore releases other continuations", Restore, needs=HOST)
+def _restore_evicts(seen: Seen) -> bool:
+    return seen.done and bool(seen.outcome.evicted)
+
+
+# -- ends --------------------------------------------------------------------------------------------------------------
+
+
+def _ends(seen: Seen) -> Iterator[tuple[TransferState, TransferEnded]]:
+    """Yield each transfer that a ``progress`` ended, as it was before, and how it ended."""
+    value = seen.outcome.value
+    for ended in value.transfers if isinstance(value, Progressed) else ():
+        yield seen.before.transfers[ended.transfer], ended
+
+
+def _living(one: TransferState) -> list[MoveState]:
+    return [move for move in one.moves if not move.dropped]
+
+
+def _ended_with(
+    outcome: TransferOutcome, where: Callable[[Seen, TransferState, TransferEnded], bool]
+) -> Callable[[Seen], bool]:
+    return lambda seen: any(
+        ended.outcome is outcome and where(seen, one, ended) for one, ended in _ends(seen)
+    )
+
+
+for _outcome, _source in (
+    (outcome, tier) for outcome in (TransferOutcome.MOVED, TransferOutcome.KEPT) for tier in Tier
+):
+    simple(
+        f"{_outcome.value}-from-{_source.value}",
+        f"a transfer from {_source.value} ends: {_outcome.value}",
+        _ended_with(_outcome, lambda _, one, __, source=_source: one.source is source),  # type: ignore[misc]
+        Progress,
+        needs=HOST,
+    )
+
+_WHY: dict[str, tuple[str, Callable[[Seen, TransferState, TransferEnded], bool]]] = {
+    "abandoned-cancelled": (
+        "it was cancelled",
+        lambda _, one, ended: one.cancelling and bool(_living(one)) and not ended.failed,
+    ),
+    "abandoned-failed": ("a copy failed", lambda _, one, ended: ended.failed and not one.cancelling),
+    "abandoned-taken-up": (
+        "an active sequence holds one of its pages",
+        lambda seen, one, ended: (
+            not one.cancelling
+            and not ended.failed
+            and any(move.page in _held_by_active(seen.before) for move in _living(one))
+        ),
+    ),
+    "abandoned-empty": ("all its pages have ended", lambda _, one, __: not _living(one)),
+}
+
+for _name, (_reason, _where) in _WHY.items():
+    simple(
+        _name,
+        f"a transfer is abandoned because {_reason}",
+        _ended_with(TransferOutcome.ABANDONED, _where),
+        Progress,
+        needs=HOST,
+    )
+
+
+@goal(
+    "moved-without-the-dropped",
+    "a transfer moves the pages that live on and frees those that have ended",
+    Progress,
+    needs=HOST,
+)
+def _with_dropped(seen: Seen) -> bool:
+    return any(
+        ended.outcome is not TransferOutcome.ABANDONED and len(_living(one)) < len(one.moves)
+        for one, ended in _ends(seen)
+    )
+
+
+@goal(
+    "published-without-copy",
+    "pages become visible elsewhere although nothing was copied",
+    Progress,
+    needs=HOST,
+)
+def _published(seen: Seen) -> bool:
+    return any(
+        ended.outcome is not TransferOutcome.ABANDONED and not any(move.fresh for move in one.moves)
+        for one, ended in _ends(seen)
+    )
+
+
+@goal("transfer-outlasts-progress", "a transfer is still under way after a look at it", Progress, needs=HOST)
+def _outlasts(seen: Seen) -> bool:
+    return bool(seen.before.transfers.keys() & seen.after.transfers.keys())
+
+
+# -- meanwhile ---------------------------------------------------------------------------------------------------------
+
+
+@goal("released-in-transfer", "a continuation is released while its pages move", Release, needs=HOST)
+def _released(seen: Seen) -> bool:
+    assert isinstance(seen.operation, Release)
+    return seen.done and in_transfer(seen.before, seen.operation.continuation)
+
+
+@goal(
+    "session-replaced-in-transfer",
+    "the next turn replaces a continuation whose pages move",
+    Finish,
+    needs=HOST,
+)
+def _replaced(seen: Seen) -> bool:
+    gone = seen.before.continuations.keys() - seen.after.continuations.keys()
+    return any(in_transfer(seen.before, owner) for owner in gone)
+
+
+@goal("fork-from-a-transfer", "a source is forked while its pages move", Fork, Schedule, TryAdmit, needs=HOST)
+def _fork_moving(seen: Seen) -> bool:
+    if isinstance(seen.operation, Fork):
+        return seen.done and in_transfer(seen.before, seen.operation.source)
+    return any(
+        one.mode is AdmissionMode.FORK and one.source is not None and in_transfer(seen.before, one.source)
+        for one in admissions(seen.outcome.value)
+    )
+
+
+@goal(
+    "move-denied-in-transfer",
+    "a request that could take a continuation does not, because its pages move",
+    Schedule,
+    TryAdmit,
+    needs=HOST,
+)
+def _move_denied(seen: Seen) -> bool:
+    for one in admissions(seen.outcome.value):
+        kept = None if one.source is None else seen.before.continuations.get(one.source)
+        request = seen.after.sequences.get(one.sequence)
+        if kept is None or request is None or one.source is None or not in_transfer(seen.before, one.source):
+            continue
+        same = kept.session is not None and kept.session == request.session
+        if (same or one.sequence in seen.consuming) and one.mode is AdmissionMode.FORK:
+            return True
+    return False
+
+
+def _cut_pages(seen: Seen) -> list[PageState]:
+    """Return the pages that a cut took from its sequence, as they were."""
+    cut = seen.operation
+    if not isinstance(cut, Truncate) or not seen.done:
+        return []
+    kept = {page.page for page in _pages(seen.after, cut.sequence)}
+    return [page for page in _pages(seen.before, cut.sequence) if page.page not in kept]
+
+
+@goal(
+    "cut-loses-to-a-transfer",
+    "a cut drops the last reference to a page that moves, and reserves it anew",
+    Truncate,
+    needs=HOST,
+)
+def _cut_last(seen: Seen) -> bool:
+    return any(page.in_transfer and page.references == 1 for page in _cut_pages(seen))
+
+
+@goal(
+    "child-ends-in-transfer",
+    "a sequence ends that was the last to hold a page that moves",
+    Finish,
+    Cancel,
+    EndUnit,
+    needs=HOST,
+)
+def _child_ends(seen: Seen) -> bool:
+    gone = seen.before.pages.keys() - seen.after.pages.keys()
+    return any(seen.before.pages[page].in_transfer for page in gone)
+
+
+def _copy_ended(seen: Seen) -> bool:
+    """Say whether a page that lives on has lost its copy."""
+    lost = [
+        page
+        for page, state in seen.before.pages.items()
+        if state.on_host is not None and state.on_device is not None and page in seen.after.pages
+        if seen.after.pages[page].on_host is None
+    ]
+    return seen.done and bool(lost)
+
+
+simple("copy-ends-by-append", "a committed write ends a page's clean copy", _copy_ended, EndUnit, needs=HOST)
+simple("copy-ends-by-cut", "a cut ends a page's clean copy", _copy_ended, Truncate, needs=HOST)
+
+# -- what is found, and what makes room --------------------------------------------------------------------------------
+
+
+@goal("lookup-hits-demoted", "the best hit is a continuation that is not resident", Lookup, needs=HOST)
+def _hits_demoted(seen: Seen) -> bool:
+    hit = seen.outcome.value
+    return isinstance(hit, Hit) and not resident(seen.before, hit.source)
+
+
+@goal(
+    "lookup-prefers-resident",
+    "of equal hits the resident one is taken, although its id is higher",
+    Lookup,
+    needs=HOST,
+)
+def _prefers(seen: Seen) -> bool:
+    assert isinstance(seen.operation, Lookup)
+    hit, lookup = seen.outcome.value, seen.operation
+    if not isinstance(hit, Hit) or not resident(seen.before, hit.source):
+        return False
+    most = count(lookup.prompt) - 1
+    for checkpoint, entry in seen.before.findable.items():
+        if checkpoint >= hit.checkpoint or entry.identity != lookup.identity:
+            continue
+        equal = min(common_prefix(entry.tokens, lookup.prompt), most) == hit.length
+        if equal and not resident(seen.before, seen.before.checkpoints[checkpoint].owner):
+            return True
+    return False
+
+
+@goal(
+    "admission-leaves-out-demoted",
+    "a request starts from less than a demoted continuation has of it",
+    Schedule,
+    TryAdmit,
+    needs=HOST,
+)
+def _leaves_out(seen: Seen) -> bool:
+    for one in admissions(seen.outcome.value):
+        prompt, identity = seen.prompts[one.sequence], seen.after.sequences[one.sequence].identity
+        for checkpoint, entry in seen.before.findable.items():
+            longer = min(common_prefix(entry.tokens, prompt), count(prompt) - 1) > one.hit
+            demoted = not resident(seen.before, seen.before.checkpoints[checkpoint].owner)
+            if longer and demoted and entry.identity == identity:
+                return True
+    return False
+
+
+def _passed_over(why: Callable[[Snapshot, int], bool]) -> Callable[[Seen], bool]:
+    """Return whether something is released although an older continuation is there, for the reason ``why``."""
+
+    def predicate(seen: Seen) -> bool:
+        kept = seen.before.continuations
+        used = [kept[owner].last_use for owner in seen.outcome.evicted if owner in kept]
+        older = [owner for owner, state in kept.items() if used and state.last_use < min(used)]
+        return any(why(seen.before, owner) for owner in older if owner in seen.after.continuations)
+
+    return predicate
+
+
+for _name, _statement, _why in (
+    ("room-passes-over-transfers", "in a transfer", in_transfer),
+    (
+        "room-passes-over-demoted",
+        "without a page on Device",
+        lambda snapshot, owner: all(page.device < 0 for page in _pages(snapshot, owner)),
+    ),
+):
+    simple(
+        _name,
+        f"room is made by releasing a continuation although an older one is there, {_statement}",
+        _passed_over(_why),
+        Schedule,
+        TryAdmit,
+        Fork,
+        Truncate,
+        Restore,
+        needs=HOST,
+    )
+
+# -- fences ------------------------------------------------------------------------------------------------------------
+
+
+@goal(
+    "page-retires",
+    "a page is given up while a unit that touched it is outstanding",
+    Finish,
+    Cancel,
+    EndUnit,
+    Release,
+    needs=_FENCES,
+)
+def _retires(seen: Seen) -> bool:
+    return len(seen.after.retiring) > len(seen.before.retiring)
+
+
+@goal(
+    "page-retires-at-a-transfer",
+    "the end of a transfer gives up a page that an outstanding unit touched",
+    Progress,
+    needs=HOST,
+)
+def _retires_moved(seen: Seen) -> bool:
+    return bool(seen.after.retiring.keys() - seen.before.retiring.keys())
+
+
+@goal("page-retired", "a retiring page becomes free", Progress, needs=_FENCES)
+def _retired(seen: Seen) -> bool:
+    return bool(seen.before.retiring.keys() - seen.after.retiring.keys())
+
+
+@goal(
+    "room-short-of-retiring",
+    "something waits or is refused for want of pages that are only retiring",
+    Schedule,
+    Fork,
+    Truncate,
+    Restore,
+    needs=_FENCES,
+)
+def _short(seen: Seen) -> bool:
+    waiting = getattr(seen.outcome.value, "waiting", None)
+    wants = seen.outcome.refusal is RefusalKind.DEVICE_CAPACITY or waiting is not None
+    return wants and seen.slack is not None and 0 < seen.slack <= len(seen.before.retiring)
+
+
+@goal(
+    "returned-page-retires",
+    "a page that a cut or an abort gave back retires as its sequence ends",
+    Finish,
+    Cancel,
+    EndUnit,
+    needs=_FENCES,
+)
+def _returned(seen: Seen) -> bool:
+    held = {(page.pool, page.device) for page in seen.before.pages.values()}
+    return bool(seen.after.retiring.keys() - seen.before.retiring.keys() - held)
