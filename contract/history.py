@@ -1,4 +1,4 @@
-"""Histories: what an engine did, as JSON Lines that any engine can write (DESIGN 6; decision 0016).
+"""Histories: what an engine did, as JSON Lines that any engine can write (DESIGN 6; decision 0017).
 
 The first line is the :class:`Header`; each further line is one operation with what came of it, told by its ``op``; the
 last is :class:`Close`.  The types here are the format: :func:`decoder` reads a line by them, and

@@ -1,4 +1,4 @@
-"""Writes the history of an engine while it runs (DESIGN 6; decision 0016; ``docs/histories.md``).
+"""Writes the history of an engine while it runs (DESIGN 6; decision 0017; ``docs/histories.md``).
 
 The writer sees what a harness sees: each operation, its outcome, and the drained snapshot of what it touched.  It asks
 the engine for nothing, keeps one number, and writes one line an operation.

@@ -177,17 +177,19 @@ def _move_need(
         keep, inside = ledger.needed(hit, pool), hit % ledger.page_size[pool]
         held = source.pages[pool]
 
-        others = [(page.firm - own) if firm else (page.references - 1) for page in held[keep:]]
-        freed = sum(
-            [
-                not other and page.leased and page.stamp not in ledger.outstanding
-                for other, page in zip(others, held[keep:], strict=True)
-            ]
-        )
+        ended = loud = 0
+        for page in held[keep:]:
+            if not (page.firm - own if firm else page.references - 1):
+                ended += page.leased
+                loud += page.leased and page.stamp in ledger.outstanding
         cut = held[keep - 1]
-        copied = frontier > hit and inside > 0 and ((cut.firm - own) if firm else (cut.references - 1)) > 0
-        need.append((ledger.needed(holder.limit, pool) - keep if ledger.reserves else 0) + copied)
-        back.append(freed)
+        copied = frontier > hit and inside > 0 and (cut.firm - own if firm else cut.references - 1) > 0
+        grown = ledger.needed(holder.limit, pool) - keep
+        if ledger.reserves:
+            # What is not at rest comes back to the reservation; only what that has no use for is not free now (0013).
+            loud = max(0, loud - (copied and loud > 0) - grown)
+        need.append((grown if ledger.reserves else 0) + copied)
+        back.append(ended - loud)
     return need, back
 
 
@@ -277,7 +279,9 @@ def _take_over(ledger: Ledger, holder: Holder, source: Holder, hit: int, told: h
     for pool, frontier in enumerate(source.frontiers):
         keep, inside = ledger.needed(hit, pool), hit % ledger.page_size[pool]
         held = source.pages[pool]
-        ledger.forsake(source.id, held[keep:], source.firm)
+        promised = ledger.reserved[pool]
+        ledger.forsake(source.id, held[keep:], source.firm, holder)
+        promised = ledger.reserved[pool] - promised
         del held[keep:]
         if not source.firm:
             ledger.harden(held)
@@ -289,17 +293,19 @@ def _take_over(ledger: Ledger, holder: Holder, source: Holder, hit: int, told: h
         holder.frontiers[pool] = min(frontier, hit)
         copied = frontier > hit and inside > 0 and held[-1].references > 1
         if ledger.reserves:
-            grown = ledger.needed(holder.limit, pool) - keep + copied
-            ledger.reserve(pool, grown, f"sequence {holder.id}")
-        if not copied:
+            due = ledger.needed(holder.limit, pool) - keep + copied
+            ledger.adjust_reservation(holder, pool, due - promised)
+        if copied:
+            old = held.pop()
+            ledger.grant(holder, pool, 1, told.pages, told.generations)
+            copies.append((pool, old.device, held[-1].device, inside))
+            ledger.let_go([old])
+        else:
             if frontier > hit and inside:
                 end_clean_copy(held[-1])
             ledger.grant(holder, pool, 0, told.pages, told.generations)
-            continue
-        old = held.pop()
-        ledger.grant(holder, pool, 1, told.pages, told.generations)
-        copies.append((pool, old.device, held[-1].device, inside))
-        ledger.let_go([old])
+        if ledger.reserves:
+            ledger.retire_excess(holder, pool)
     require_copies(ledger, copies, told.copies, f"sequence {holder.id}")
     del ledger.holders[source.id]
     ledger.charge(-len(source.runs) - 1)

@@ -1,4 +1,4 @@
-"""Judges a history offline: the first line at which no legal continuation exists, and why (DESIGN 6; decision 0016).
+"""Judges a history offline: the first line at which no legal continuation exists, and why (DESIGN 6; decision 0017).
 
 One pass, one line at a time; memory is bounded by what is alive at once, up to a cap beyond which the verdict is
 *unknown*.  Where the contract leaves a choice (which page, which row, when an effect is complete), any choice is legal.

@@ -301,6 +301,26 @@ class Ledger:
         self._take_free(pool, pages, who)
         self.reserved[pool] += pages
 
+    def adjust_reservation(self, holder: Holder, pool: int, by: int) -> None:
+        """Promise ``by`` more free pages, or return as many promises to free where it is below 0."""
+        if by > 0:
+            self.reserve(pool, by, f"sequence {holder.id}")
+        else:
+            self.reserved[pool] += by
+            self.free[pool] -= by
+
+    def retire_excess(self, holder: Holder, pool: int) -> None:
+        """Let what came back to a reservation and is more than it holds retire, the earliest first (0013)."""
+        returned = holder.returned[pool]
+        promised = self.needed(holder.limit, pool) - len(holder.pages[pool])
+        excess = max(0, len(returned) - promised)
+        for name, stamp in returned[:excess]:
+            self.promised.pop((pool, name), None)
+            self.free[pool] -= 1
+            self.leased[pool] += 1
+            self.retire(pool, name, stamp)
+        del returned[:excess]
+
     def close_reservation(self, holder: Holder) -> None:
         """Free what is promised to an active sequence and not leased; what came back and is not at rest retires."""
         for pool, returned in enumerate(holder.returned):
@@ -369,8 +389,10 @@ class Ledger:
                 self.offer(page)
         self.charge(-len(pages))
 
-    def forsake(self, keeper: int, pages: list[Page], firm: bool) -> None:
-        """Take a continuation's hold of each page, all of one pool; what nobody else holds is freed."""
+    def forsake(self, keeper: int, pages: list[Page], firm: bool, heir: Holder | None = None) -> None:
+        """Take a continuation's hold of each page, all of one pool; what nobody else holds goes to the reservation of
+        ``heir``, who takes the continuation over, or is freed.
+        """
         freed = 0
         outstanding = self.outstanding
         for page in pages:
@@ -390,13 +412,16 @@ class Ledger:
             if not page.references:
                 if not firm and page.leased and page.stamp not in outstanding:
                     self.yielding[page.pool] -= 1
-                self.finish(page)
+                self.finish(page, heir)
             elif firm and not page.firm and page.leased:
                 self.offer(page)
         if freed:
             pool = pages[0].pool
             self.leased[pool] -= freed
-            self.free[pool] += freed
+            if heir is not None and self.reserves:
+                self.reserved[pool] += freed
+            else:
+                self.free[pool] += freed
             if not firm:
                 self.yielding[pool] -= freed
         self.charge(-len(pages) - 2 * freed)

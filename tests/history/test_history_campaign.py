@@ -95,7 +95,11 @@ def test_a_fault_in_the_engine_shows_in_its_history(tmp_path: Path, monkeypatch:
     assert _history_of(Engine(CONFIG), tmp_path / "right.jsonl").judgement is Judgement.PASS
     leaking = Engine(CONFIG)
     release = leaking.pools[0].release
-    monkeypatch.setattr(leaking.pools[0], "release", lambda leases: release(leases[:-1]))
+
+    def leak(leases: list[Any], fences: list[int] | None = None) -> None:
+        release(leases[:-1], None if fences is None else fences[:-1])
+
+    monkeypatch.setattr(leaking.pools[0], "release", leak)
     verdict = _history_of(leaking, tmp_path / "leaking.jsonl")
     assert (verdict.rule, verdict.line) == ("pool-conservation", 20)
     verdict = _history_with_short_copies(Engine(CONFIG), tmp_path / "short.jsonl")
