@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.operations import Admitted, Operation, Outcome, Scheduled, Value
-from kvcrucible.contract.snapshot import Snapshot
+from kvcrucible.contract.snapshot import PageState, Snapshot, Tier
 from kvcrucible.contract.tokens import Tokens
 from kvcrucible.fuzz.setting import Setting
 from kvcrucible.reference.accounting import AccountingModel
@@ -152,3 +152,23 @@ def simple(
 ) -> None:
     """Register ``predicate`` without decorating it."""
     goal(name, statement, *operations, needs=needs)(predicate)
+
+
+# -- looking into snapshots --------------------------------------------------------------------------------------------
+
+
+def pages_of(snapshot: Snapshot, owner: int) -> Iterator[PageState]:
+    """Yield the pages of a holder, in every pool."""
+    for pool in range(len(snapshot.pools)):
+        space = snapshot.spaces.get((owner, pool))
+        yield from (snapshot.pages[page] for page in space.pages) if space is not None else ()
+
+
+def resident(snapshot: Snapshot, owner: int) -> bool:
+    """Say whether every page of a holder is visible on Device."""
+    return all(page.visible is Tier.DEVICE for page in pages_of(snapshot, owner))
+
+
+def in_transfer(snapshot: Snapshot, owner: int) -> bool:
+    """Say whether a page of a holder is in a transfer."""
+    return any(page.in_transfer for page in pages_of(snapshot, owner))
