@@ -126,6 +126,9 @@ class Setting:
         for name in ("hash_bits", "fail_every"):
             if (values.get(name) or 0) < 0:
                 raise InputError(f"{name} is at least 0, found {values[name]}")
+        host = values.get("host_bytes")
+        if host is not None and (host < HOST_ALIGNMENT_BYTES or host % HOST_ALIGNMENT_BYTES):
+            raise InputError(f"host_bytes is a multiple of {HOST_ALIGNMENT_BYTES}, found {host}")
         return cls(**values)
 
 
