@@ -50,6 +50,7 @@ def test_a_campaign_that_holds_ends_with_its_tables(tmp_path: Path) -> None:
         "operations by kind",
         "refusals by kind",
         "coverage goals",
+        "ordered pairs of operations",
         "invariants judged",
         "steps/s",
         "seed 5",
@@ -114,6 +115,8 @@ def test_an_interruption_keeps_what_was_done(tmp_path: Path) -> None:
     [
         (("--engine", "[red]mine[/red]\x1b[2J"), "unknown engine"),
         (("--depth", "deep"), "unknown depth"),
+        (("--host", "maybe"), "unknown host"),
+        (("--pools", "draft"), "unknown pools"),
         (("--examples", "0"), "--examples"),
     ],
 )
