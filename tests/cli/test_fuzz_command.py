@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,8 @@ def test_an_interruption_keeps_what_was_done(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*COMMAND, "--examples", "1000000", "--depth", "ledger"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        # A shell starts background jobs with interrupts ignored, and these tests may run in one.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - one call, no lock
     )  # fmt: skip
     time.sleep(3)
     process.send_signal(signal.SIGINT)
