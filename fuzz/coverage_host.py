@@ -25,7 +25,7 @@ from kvcrucible.contract.operations import (
     TryAdmit,
 )
 from kvcrucible.contract.snapshot import MoveState, PageState, Snapshot, Tier, TransferState
-from kvcrucible.fuzz.goals import HOST, Needs, Seen, admissions, goal, in_transfer, pages_of, simple
+from kvcrucible.fuzz.goals import HOST, Needs, Seen, admissions, goal, in_transfer, pages_of, simple, takers
 
 
 def _held_by_active(snapshot: Snapshot) -> set[int]:
@@ -345,15 +345,9 @@ def _fork_moving(seen: Seen) -> bool:
     needs=HOST,
 )
 def _move_denied(seen: Seen) -> bool:
-    for one in admissions(seen.outcome.value):
-        kept = None if one.source is None else seen.before.continuations.get(one.source)
-        request = seen.after.sequences.get(one.sequence)
-        if kept is None or request is None or one.source is None or not in_transfer(seen.before, one.source):
-            continue
-        same = kept.session is not None and kept.session == request.session
-        if (same or one.sequence in seen.consuming) and one.mode is AdmissionMode.FORK:
-            return True
-    return False
+    return any(
+        in_transfer(seen.before, source) and one.mode is AdmissionMode.FORK for one, source in takers(seen)
+    )
 
 
 def _cut_pages(seen: Seen) -> list[PageState]:

@@ -127,6 +127,20 @@ def admissions(value: Value) -> tuple[Admitted, ...]:
     return (value,) if isinstance(value, Admitted) else ()
 
 
+def takers(seen: Seen) -> Iterator[tuple[Admitted, int]]:
+    """Yield the admissions that started from a continuation which the request might have taken over, with its id: the
+    last of its own session, or any where it consumes.
+    """
+    for one in admissions(seen.outcome.value):
+        request = seen.after.sequences.get(one.sequence)
+        kept = None if one.source is None else seen.before.continuations.get(one.source)
+        if request is None or kept is None:
+            continue
+        same = kept.session is not None and kept.session == request.session
+        if same or one.sequence in seen.consuming:
+            yield one, kept.continuation
+
+
 GOALS: dict[str, Goal] = {}
 _BY_OPERATION: dict[type, list[Goal]] = {}
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kvcrucible.contract.errors import InputError
+from kvcrucible.engine.host.transfer import copy_label
 from kvcrucible.engine.streams import ImmediateDevice, SimulatedDevice
 from kvcrucible.engine.streams.strategy import Strategy
 from kvcrucible.fuzz.adapters.schedules import strategy_of
-from kvcrucible.fuzz.adapters.watched import WatchedDevice, copy_label
+from kvcrucible.fuzz.adapters.watched import WatchedDevice
 from kvcrucible.fuzz.setting import SCHEDULES
 
 
