@@ -194,13 +194,20 @@ class HostRules(PressureRules, Journeys):
         length=lengths,
         cut=positions,
         again=st.booleans(),
+        shared=st.booleans(),
         end=st.sampled_from(("cancel", "finish", "stay")),
         source=st.sampled_from(SOURCES),
     )
     def give_up_what_is_used(
-        self, pick: int, length: Length, cut: Where, again: bool, end: str, source: int
+        self, pick: int, length: Length, cut: Where, again: bool, shared: bool, end: str, source: int
     ) -> None:
-        """Write, cut and write again, and end the sequence, all before the device has done anything."""
+        """Write, cut and write again, and end the sequence, all before the device has done anything.
+
+        ``shared``: cut inside a page that a fork holds too, so that the copy takes what the cut gives back.
+        """
+        if shared and "Fork" in self.supported and not self.lock.model.queue:
+            self.cut_what_is_shared(source, again)
+            return
         sequence = self.idle(pick)
         if sequence is None:
             return
@@ -213,4 +220,15 @@ class HostRules(PressureRules, Journeys):
             self.write((work,), commit=True)
         if end != "stay":
             self.take(Cancel(sequence) if end == "cancel" else Finish(sequence, retain=False))
+        self.take(Progress())
+
+    def cut_what_is_shared(self, source: int, cancel: bool) -> None:
+        """Write two pages and a bit, fork, cut inside the second page, and end the sequence, all at once."""
+        sequence = self.fresh(source, 2 * self.page_size + 1)
+        if sequence is None:
+            return
+        frontier = self.lock.model.frontier(sequence)
+        self.take(Fork(sequence, frontier, 0))
+        self.take(Truncate(sequence, max(0, (frontier - 1) // self.page_size * self.page_size - 1)))
+        self.take(Cancel(sequence) if cancel else Finish(sequence, retain=False))
         self.take(Progress())
