@@ -75,7 +75,7 @@ def _show(findings: list[Finding]) -> None:
     out.print(table)
     if any("pip install" in finding.remedy for finding in findings):
         out.print(
-            "`pip install '.[…]'` is to be run in the checkout of KV Crucible; it is on no package index."
+            "`pip install '.[EXTRA]'` is to be run in the checkout of KV Crucible; it is on no package index."
         )
     for work, lacking in abilities(findings).items():
         out.print(safe(f"{work}: {'can run here' if not lacking else 'lacks ' + ', '.join(lacking)}"))

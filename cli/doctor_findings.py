@@ -21,6 +21,7 @@ from kvcrucible.cli import doctor_machine as machine
 from kvcrucible.cli.doctor_probes import CORE
 from kvcrucible.contract.errors import CrucibleError
 from kvcrucible.contract.extras import install_command
+from kvcrucible.fuzz.cores import usable_cores
 
 #: Seconds that a library may take to import; torch from a cold disk needs a good part of a minute.
 PROBE_TIMEOUT_SECONDS = 120
@@ -165,7 +166,7 @@ def core_finding(outcome: Outcome) -> Finding:
 
 def machine_findings() -> list[Finding]:
     """Look at everything that needs no library: Python, platform, processors, memory, compiler."""
-    cpus, quota = machine.usable_cpus(), machine.cpu_quota()
+    cpus, quota = usable_cores(), machine.cpu_quota()
     memory, limit = machine.memory_bytes(), machine.memory_limit_bytes()
     shown_quota = "" if quota is None else f", limited to {quota:g} by the control group"
     shown_limit = "" if limit is None else f", limited to {_gib(limit)} by the control group"

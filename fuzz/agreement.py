@@ -51,8 +51,10 @@ def _differ(invariant: str, what: str, found: object, due: object) -> list[Viola
 
 
 def _replicas(model: AccountingModel, snapshot: Snapshot) -> Iterator[Violation]:
+    known = {*model.sequences(), *model.continuations()}
     for (owner, pool), space in sorted(snapshot.spaces.items()):
-        if owner not in snapshot.sequences and owner not in snapshot.continuations:
+        # Whom the model does not know, or the engine lists nowhere, is told elsewhere.
+        if owner not in known or owner not in (snapshot.sequences.keys() | snapshot.continuations.keys()):
             continue
         pages = [snapshot.pages[page] for page in space.pages]
         what = f"sequence {owner}, pool {pool}"

@@ -6,7 +6,7 @@ import os
 
 
 def usable_cores() -> int:
-    """Return the cores of this process, which may be fewer than the machine's."""
+    """Return on how many cores this process may run; affinity counts, a control group's quota does not."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -23,7 +23,7 @@ from kvcrucible.contract.operations import (
 )
 from kvcrucible.contract.snapshot import Snapshot, SpaceState
 from kvcrucible.contract.tokens import common_prefix
-from kvcrucible.fuzz.goals import BACKEND, Seen, admissions, goal
+from kvcrucible.fuzz.goals import BACKEND, Seen, goal, takers
 
 
 def _reaches(snapshot: Snapshot, owner: int) -> tuple[SpaceState, SpaceState] | None:
@@ -219,17 +219,12 @@ def _hit_capped(seen: Seen) -> bool:
     needs=BACKEND,
 )
 def _move_refused(seen: Seen) -> bool:
-    for one in admissions(seen.outcome.value):
-        kept = None if one.source is None else seen.before.continuations.get(one.source)
-        request = seen.after.sequences.get(one.sequence)
-        if kept is None or request is None or one.source is None or not _lags(seen.before, one.source):
-            continue
-        same = kept.session is not None and kept.session == request.session
-        same = same or one.sequence in seen.consuming
-        whole = one.hit == seen.before.spaces[one.source, 1].frontier
-        if same and whole and one.mode is not AdmissionMode.MOVE:
-            return True
-    return False
+    return any(
+        _lags(seen.before, source)
+        and one.hit == seen.before.spaces[source, 1].frontier
+        and one.mode is not AdmissionMode.MOVE
+        for one, source in takers(seen)
+    )
 
 
 # -- pools that are full by themselves ---------------------------------------------------------------------------------

@@ -13,8 +13,6 @@ from kvcrucible.contract.operations import (
     EndUnit,
     Finish,
     Fork,
-    Hit,
-    Lookup,
     Operation,
     Progress,
     Progressed,
@@ -27,28 +25,7 @@ from kvcrucible.contract.operations import (
     TryAdmit,
 )
 from kvcrucible.contract.snapshot import MoveState, PageState, Snapshot, Tier, TransferState
-from kvcrucible.contract.tokens import common_prefix, count
-from kvcrucible.fuzz.goals import HOST, Needs, Seen, admissions, goal, simple
-
-#: What an engine needs to have pages that wait for their fence.
-_FENCES = Needs(frozenset({"Progress"}))
-
-
-def _pages(snapshot: Snapshot, owner: int) -> Iterator[PageState]:
-    """Yield the pages of a holder, in every pool."""
-    for pool in range(len(snapshot.pools)):
-        space = snapshot.spaces.get((owner, pool))
-        yield from (snapshot.pages[page] for page in space.pages) if space is not None else ()
-
-
-def resident(snapshot: Snapshot, owner: int) -> bool:
-    """Say whether every page of a holder is visible on Device."""
-    return all(page.visible is Tier.DEVICE for page in _pages(snapshot, owner))
-
-
-def in_transfer(snapshot: Snapshot, owner: int) -> bool:
-    """Say whether a page of a holder is in a transfer."""
-    return any(page.in_transfer for page in _pages(snapshot, owner))
+from kvcrucible.fuzz.goals import HOST, Needs, Seen, admissions, goal, in_transfer, pages_of, simple, takers
 
 
 def _held_by_active(snapshot: Snapshot) -> set[int]:
@@ -157,7 +134,7 @@ def _extent_bytes(seen: Seen) -> int:
     for pool, spec in enumerate(config.pools):
         copied = [
             page
-            for page in _pages(seen.before, _moved_owner(seen.operation))
+            for page in pages_of(seen.before, _moved_owner(seen.operation))
             if page.pool == pool and page.visible is Tier.DEVICE and not page.in_transfer
             if page.page not in active and page.on_host is None
         ]
@@ -176,7 +153,7 @@ def _started(seen: Seen) -> TransferState | None:
 @goal("demote-in-part", "a demotion moves some pages of a continuation and leaves others", Demote, needs=HOST)
 def _part(seen: Seen) -> bool:
     one = _started(seen)
-    return one is not None and len(one.moves) < len(list(_pages(seen.before, one.continuation)))
+    return one is not None and len(one.moves) < len(list(pages_of(seen.before, one.continuation)))
 
 
 @goal(
@@ -368,15 +345,9 @@ def _fork_moving(seen: Seen) -> bool:
     needs=HOST,
 )
 def _move_denied(seen: Seen) -> bool:
-    for one in admissions(seen.outcome.value):
-        kept = None if one.source is None else seen.before.continuations.get(one.source)
-        request = seen.after.sequences.get(one.sequence)
-        if kept is None or request is None or one.source is None or not in_transfer(seen.before, one.source):
-            continue
-        same = kept.session is not None and kept.session == request.session
-        if (same or one.sequence in seen.consuming) and one.mode is AdmissionMode.FORK:
-            return True
-    return False
+    return any(
+        in_transfer(seen.before, source) and one.mode is AdmissionMode.FORK for one, source in takers(seen)
+    )
 
 
 def _cut_pages(seen: Seen) -> list[PageState]:
@@ -384,8 +355,8 @@ def _cut_pages(seen: Seen) -> list[PageState]:
     cut = seen.operation
     if not isinstance(cut, Truncate) or not seen.done:
         return []
-    kept = {page.page for page in _pages(seen.after, cut.sequence)}
-    return [page for page in _pages(seen.before, cut.sequence) if page.page not in kept]
+    kept = {page.page for page in pages_of(seen.after, cut.sequence)}
+    return [page for page in pages_of(seen.before, cut.sequence) if page.page not in kept]
 
 
 @goal(
@@ -424,141 +395,3 @@ def _copy_ended(seen: Seen) -> bool:
 
 simple("copy-ends-by-append", "a committed write ends a page's clean copy", _copy_ended, EndUnit, needs=HOST)
 simple("copy-ends-by-cut", "a cut ends a page's clean copy", _copy_ended, Truncate, needs=HOST)
-
-# -- what is found, and what makes room --------------------------------------------------------------------------------
-
-
-@goal("lookup-hits-demoted", "the best hit is a continuation that is not resident", Lookup, needs=HOST)
-def _hits_demoted(seen: Seen) -> bool:
-    hit = seen.outcome.value
-    return isinstance(hit, Hit) and not resident(seen.before, hit.source)
-
-
-@goal(
-    "lookup-prefers-resident",
-    "of equal hits the resident one is taken, although its id is higher",
-    Lookup,
-    needs=HOST,
-)
-def _prefers(seen: Seen) -> bool:
-    assert isinstance(seen.operation, Lookup)
-    hit, lookup = seen.outcome.value, seen.operation
-    if not isinstance(hit, Hit) or not resident(seen.before, hit.source):
-        return False
-    most = count(lookup.prompt) - 1
-    for checkpoint, entry in seen.before.findable.items():
-        if checkpoint >= hit.checkpoint or entry.identity != lookup.identity:
-            continue
-        equal = min(common_prefix(entry.tokens, lookup.prompt), most) == hit.length
-        if equal and not resident(seen.before, seen.before.checkpoints[checkpoint].owner):
-            return True
-    return False
-
-
-@goal(
-    "admission-leaves-out-demoted",
-    "a request starts from less than a demoted continuation has of it",
-    Schedule,
-    TryAdmit,
-    needs=HOST,
-)
-def _leaves_out(seen: Seen) -> bool:
-    for one in admissions(seen.outcome.value):
-        prompt, identity = seen.prompts[one.sequence], seen.after.sequences[one.sequence].identity
-        for checkpoint, entry in seen.before.findable.items():
-            longer = min(common_prefix(entry.tokens, prompt), count(prompt) - 1) > one.hit
-            demoted = not resident(seen.before, seen.before.checkpoints[checkpoint].owner)
-            if longer and demoted and entry.identity == identity:
-                return True
-    return False
-
-
-def _passed_over(why: Callable[[Snapshot, int], bool]) -> Callable[[Seen], bool]:
-    """Return whether something is released although an older continuation is there, for the reason ``why``."""
-
-    def predicate(seen: Seen) -> bool:
-        kept = seen.before.continuations
-        used = [kept[owner].last_use for owner in seen.outcome.evicted if owner in kept]
-        older = [owner for owner, state in kept.items() if used and state.last_use < min(used)]
-        return any(why(seen.before, owner) for owner in older if owner in seen.after.continuations)
-
-    return predicate
-
-
-for _name, _statement, _why in (
-    ("room-passes-over-transfers", "in a transfer", in_transfer),
-    (
-        "room-passes-over-demoted",
-        "without a page on Device",
-        lambda snapshot, owner: all(page.device < 0 for page in _pages(snapshot, owner)),
-    ),
-):
-    simple(
-        _name,
-        f"room is made by releasing a continuation although an older one is there, {_statement}",
-        _passed_over(_why),
-        Schedule,
-        TryAdmit,
-        Fork,
-        Truncate,
-        Restore,
-        needs=HOST,
-    )
-
-# -- fences ------------------------------------------------------------------------------------------------------------
-
-
-@goal(
-    "page-retires",
-    "a page is given up while a unit that touched it is outstanding",
-    Finish,
-    Cancel,
-    EndUnit,
-    Release,
-    needs=_FENCES,
-)
-def _retires(seen: Seen) -> bool:
-    return len(seen.after.retiring) > len(seen.before.retiring)
-
-
-@goal(
-    "page-retires-at-a-transfer",
-    "the end of a transfer gives up a page that an outstanding unit touched",
-    Progress,
-    needs=HOST,
-)
-def _retires_moved(seen: Seen) -> bool:
-    return bool(seen.after.retiring.keys() - seen.before.retiring.keys())
-
-
-@goal("page-retired", "a retiring page becomes free", Progress, needs=_FENCES)
-def _retired(seen: Seen) -> bool:
-    return bool(seen.before.retiring.keys() - seen.after.retiring.keys())
-
-
-@goal(
-    "room-short-of-retiring",
-    "something waits or is refused for want of pages that are only retiring",
-    Schedule,
-    Fork,
-    Truncate,
-    Restore,
-    needs=_FENCES,
-)
-def _short(seen: Seen) -> bool:
-    waiting = getattr(seen.outcome.value, "waiting", None)
-    wants = seen.outcome.refusal is RefusalKind.DEVICE_CAPACITY or waiting is not None
-    return wants and seen.slack is not None and 0 < seen.slack <= len(seen.before.retiring)
-
-
-@goal(
-    "returned-page-retires",
-    "a page that a cut or an abort gave back retires as its sequence ends",
-    Finish,
-    Cancel,
-    EndUnit,
-    needs=_FENCES,
-)
-def _returned(seen: Seen) -> bool:
-    held = {(page.pool, page.device) for page in seen.before.pages.values()}
-    return bool(seen.after.retiring.keys() - seen.before.retiring.keys() - held)

@@ -131,7 +131,7 @@ def settings_for(
             else (page_sizes, st.sampled_from((0, 2, -1, -2, 6)))
         ),
         st.sampled_from(_HOST_PAGES if hosts == (True,) else (0, *_HOST_PAGES)) if with_host else st.just(0),
-        st.sampled_from(SCHEDULES),
+        st.sampled_from((*SCHEDULES, "compute-silent", "random-walk")),
         st.integers(0, 99),
         st.sampled_from((0, 0, 0, 4, 2, 1)) if with_host else st.just(0),
     )

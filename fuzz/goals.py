@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.operations import Admitted, Operation, Outcome, Scheduled, Value
-from kvcrucible.contract.snapshot import Snapshot
+from kvcrucible.contract.snapshot import PageState, Snapshot, Tier
 from kvcrucible.contract.tokens import Tokens
 from kvcrucible.fuzz.setting import Setting
 from kvcrucible.reference.accounting import AccountingModel
@@ -127,6 +127,20 @@ def admissions(value: Value) -> tuple[Admitted, ...]:
     return (value,) if isinstance(value, Admitted) else ()
 
 
+def takers(seen: Seen) -> Iterator[tuple[Admitted, int]]:
+    """Yield the admissions that started from a continuation which the request might have taken over, with its id: the
+    last of its own session, or any where it consumes.
+    """
+    for one in admissions(seen.outcome.value):
+        request = seen.after.sequences.get(one.sequence)
+        kept = None if one.source is None else seen.before.continuations.get(one.source)
+        if request is None or kept is None:
+            continue
+        same = kept.session is not None and kept.session == request.session
+        if same or one.sequence in seen.consuming:
+            yield one, kept.continuation
+
+
 GOALS: dict[str, Goal] = {}
 _BY_OPERATION: dict[type, list[Goal]] = {}
 
@@ -152,3 +166,23 @@ def simple(
 ) -> None:
     """Register ``predicate`` without decorating it."""
     goal(name, statement, *operations, needs=needs)(predicate)
+
+
+# -- looking into snapshots --------------------------------------------------------------------------------------------
+
+
+def pages_of(snapshot: Snapshot, owner: int) -> Iterator[PageState]:
+    """Yield the pages of a holder, in every pool."""
+    for pool in range(len(snapshot.pools)):
+        space = snapshot.spaces.get((owner, pool))
+        yield from (snapshot.pages[page] for page in space.pages) if space is not None else ()
+
+
+def resident(snapshot: Snapshot, owner: int) -> bool:
+    """Say whether every page of a holder is visible on Device."""
+    return all(page.visible is Tier.DEVICE for page in pages_of(snapshot, owner))
+
+
+def in_transfer(snapshot: Snapshot, owner: int) -> bool:
+    """Say whether a page of a holder is in a transfer."""
+    return any(page.in_transfer for page in pages_of(snapshot, owner))

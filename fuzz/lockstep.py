@@ -12,8 +12,9 @@ show.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from kvcrucible.contract.capabilities import Capabilities
@@ -123,7 +124,7 @@ class LockStep:
         self.tally.steps += 1
         match step:
             case RunEffects(count):
-                self._payload.run_effects(count)
+                self._let("running device effects", partial(self._payload.run_effects, count))
                 return None
             case ReadBack():
                 self._read_back()
@@ -158,7 +159,7 @@ class LockStep:
 
     def _progress_to_the_end(self) -> None:
         """Let all effects take place; one look then ends every transfer and gives every page at rest back."""
-        self._payload.settle()
+        self._let("running device effects", self._payload.settle)
         self._operate(Progress())
         left = [
             (name, sorted(entries))
@@ -172,6 +173,13 @@ class LockStep:
             [mismatch("no-leak-at-quiescence", f"{name} after all effects", keys, []) for name, keys in left],
             self.snapshot,
         )
+
+    def _let(self, what: str, effects: Callable[[], object]) -> None:
+        """Let device effects take place; what an effect raises is the engine's fault, which queued it."""
+        try:
+            effects()
+        except Exception as error:
+            raise _engine_fault(what, error) from error
 
     # -- one operation -------------------------------------------------------------------------------------------------
 
@@ -231,7 +239,7 @@ class LockStep:
 
     def _read_back(self) -> None:
         payload = self._payload
-        payload.settle()
+        self._let("running device effects", payload.settle)
         if self._twin is None:
             return
         name = "token-exact-truncation" if self._last_cut else "no-stale-read"

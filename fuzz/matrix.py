@@ -25,7 +25,7 @@ from kvcrucible.contract.errors import ExitStatus
 from kvcrucible.contract.profiles import PROFILES
 from kvcrucible.fuzz.cores import usable_cores
 from kvcrucible.fuzz.coverage import GOALS, within_reach
-from kvcrucible.fuzz.pairs import Pair, missing, pair_of
+from kvcrucible.fuzz.pairs import Pair, missing, pair_name, pair_of
 
 #: What an engine can consist of, with the backend's pool that stands beside Main.
 POOLS: dict[str, str | None] = {"main": None, "main+mtp": "mtp", "main+draft": "draft"}
@@ -208,8 +208,8 @@ def matrix_to_plain(report: MatrixReport) -> dict[str, Any]:
         "status": report.status().value,
         "examples": sum((cell.report or {}).get("examples", 0) for cell in report.cells),
         "steps": sum((cell.report or {}).get("steps", 0) for cell in report.cells),
-        "pairs": {" > ".join(pair): times for pair, times in sorted(report.pairs.items())},
-        "pairs_missing": [" > ".join(pair) for pair in report.missing_pairs()],
+        "pairs": {pair_name(pair): times for pair, times in sorted(report.pairs.items())},
+        "pairs_missing": [pair_name(pair) for pair in report.missing_pairs()],
         "goals_missed": report.missed_goals(),
         "configurations": [
             {

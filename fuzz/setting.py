@@ -24,8 +24,9 @@ class Depth(StrEnum):
 POISONS = ("nan", "huge")
 
 #: How a lagging device decides what happens next: oldest first; anything; copies, or the compute stream, only when
-#: nothing else can go on; priorities that change at random points (:mod:`kvcrucible.fuzz.adapters.schedules`).
-SCHEDULES = ("in-order", "random-walk", "copies-starved", "compute-starved", "priority")
+#: nothing else can go on; the host told of the compute stream last; priorities that change at random points
+#: (:mod:`kvcrucible.fuzz.adapters.schedules`).
+SCHEDULES = ("in-order", "random-walk", "copies-starved", "compute-starved", "compute-silent", "priority")
 
 #: What offsets and sizes of host extents are multiples of in examples: small, so that pages of every size tell.
 HOST_ALIGNMENT_BYTES = 64
@@ -125,6 +126,9 @@ class Setting:
         for name in ("hash_bits", "fail_every"):
             if (values.get(name) or 0) < 0:
                 raise InputError(f"{name} is at least 0, found {values[name]}")
+        host = values.get("host_bytes")
+        if host is not None and (host < HOST_ALIGNMENT_BYTES or host % HOST_ALIGNMENT_BYTES):
+            raise InputError(f"host_bytes is a multiple of {HOST_ALIGNMENT_BYTES}, found {host}")
         return cls(**values)
 
 

@@ -30,26 +30,60 @@ from kvcrucible.fuzz.draws import SOURCES, Length, choose, lengths, picks
 from kvcrucible.fuzz.host_rules import HostRules
 from kvcrucible.fuzz.pairs import KINDS
 
+#: Operations on continuations.
+_ON_CONTINUATIONS = frozenset({"Release", "Pin", "Demote", "Restore", "CancelTransfer"})
+
+#: Kinds to draw from; those that are seldom possible more often.
+_WEIGHED = (*KINDS, "Restore", "Restore", "CancelTransfer", "Release", "TryAdmit", "EndUnit")
+
 
 class SuccessionRules(HostRules):
     """All rules; the one here takes a few operations of drawn kinds, each of which the model expects to be done."""
 
     @rule(
-        kinds=st.lists(st.sampled_from(KINDS), min_size=2, max_size=5),
+        kinds=st.lists(st.sampled_from(_WEIGHED), min_size=2, max_size=6),
         pick=picks,
         length=lengths,
         source=st.sampled_from(SOURCES),
         keep=st.booleans(),
+        ready=st.booleans(),
     )
-    def in_succession(self, kinds: list[str], pick: int, length: Length, source: int, keep: bool) -> None:
-        """Take one operation of each kind in turn, leaving out those of which none is possible."""
+    def in_succession(
+        self, kinds: list[str], pick: int, length: Length, source: int, keep: bool, ready: bool
+    ) -> None:
+        """Take one operation of each kind in turn, leaving out those of which none is possible.
+
+        ``ready``: first see to it that there is something for each of them.
+        """
+        if ready:
+            self.make_ready(kinds, pick, length, source, keep)
         for kind in kinds:
-            operation = self.possible(kind, pick, length, source, keep) if kind in self.supported else None
+            operation = self.possible(kind, pick, length, source, keep)
             if operation is not None:
                 self.take(operation)
 
+    def make_ready(self, kinds: list[str], pick: int, length: Length, source: int, keep: bool) -> None:
+        """Bring about what the kinds need: a continuation, one that is away, one on its way, a unit, a request."""
+        model, names = self.lock.model, set(kinds) & self.supported
+        if "Release" in self.supported and names & _ON_CONTINUATIONS and not model.continuations():
+            idle = self.idle(pick)
+            self.take(*([] if idle is None else [Finish(idle)]))
+        if self.lock.setting.host_bytes is not None and "Restore" in names:
+            movable = self.movable(pick)
+            self.take(*([] if movable is None else [Demote(movable, keep)]))
+            self.settle()
+        if "CancelTransfer" in names:
+            starts = (self.possible(kind, pick, length, source, keep) for kind in ("Demote", "Restore"))
+            self.take(*[start for start in starts if start is not None][:1])
+        unit = self.possible("BeginUnit", pick, length, source, keep) if "EndUnit" in names else None
+        self.take(*([] if unit is None else [unit]))
+        if "TryAdmit" in names and not model.queue:
+            self.take(Submit(run(source, 40, 1), 0))
+
     def possible(self, kind: str, pick: int, length: Length, source: int, keep: bool) -> Operation | None:
         """Return an operation of a kind that is most likely carried out now, None where there is none."""
+        if kind not in self.supported or (kind == "Demote" and self.lock.setting.host_bytes is None):
+            return None
         found = self._on_nobody(kind, pick, source)
         if found is None:
             found = self._on_an_active_one(kind, pick, length, source, keep)

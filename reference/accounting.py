@@ -3,7 +3,7 @@
 The engine under test does its book-keeping forwards, with free lists, reference counts and stored counters.  This model
 does it backwards: it carries an operation out on a copy of its books and then looks whether the copy still adds up.
 "Making room" is literally that: the copy with no continuation released, with one, with two, … until the pages suffice.
-Refusals are the rows of ``contract.semantics``, and each counted change is asserted to be what its formulas say.
+Refusals are the rows of ``contract.semantics``; each counted change is asserted to be what ``contract.counters`` says.
 
 Verifies: who is refused and why, who is admitted and how, what is released, how a transfer ends, what the counters and
 the bytes of the host arena are.

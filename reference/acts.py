@@ -1,6 +1,6 @@
 """What an operation does to the accounting model's books, once it is due.
 
-Each act counts pages before and after, and asserts that the change is what the formulas of ``contract.semantics`` say
+Each act counts pages before and after, and asserts that the change is what the formulas of ``contract.counters`` say
 (where admission reserves: the formulas presume it).  Nothing here is refused and nothing asks whether pages suffice.
 """
 
@@ -9,6 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from kvcrucible.contract.counters import (
+    Change,
+    admit_change,
+    dematerialise,
+    end_change,
+    materialise,
+    release,
+    retire_change,
+    truncate_change,
+)
 from kvcrucible.contract.operations import (
     AdmissionMode,
     Admitted,
@@ -18,16 +28,6 @@ from kvcrucible.contract.operations import (
     Truncate,
     UnitEnded,
     Work,
-)
-from kvcrucible.contract.semantics import (
-    Change,
-    admit_change,
-    dematerialise,
-    end_change,
-    materialise,
-    release,
-    retire_change,
-    truncate_change,
 )
 from kvcrucible.contract.tokens import prefix, span
 from kvcrucible.reference.books import Books

@@ -1,6 +1,6 @@
 """What demotions, restores and progress do to the accounting model's books, once they are due (decision 0013).
 
-As in :mod:`kvcrucible.reference.acts`, each act asserts that the counted change is what ``contract.semantics`` says.
+As in :mod:`kvcrucible.reference.acts`, each act asserts that the counted change is what ``contract.counters`` says.
 
 Does not verify: when a copy is done and whether it failed; that is the engine's word.
 """
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kvcrucible.contract.counters import Change, release, restore_change, retire_change, transfer_change
 from kvcrucible.contract.operations import Demote, Progressed, Restore, TransferEnded, TransferOutcome
-from kvcrucible.contract.semantics import Change, release, restore_change, retire_change, transfer_change
 from kvcrucible.contract.snapshot import Tier
 from kvcrucible.reference.acts import expect
 from kvcrucible.reference.books import Books

@@ -18,7 +18,7 @@ from kvcrucible.engine.host.packing import PackedLayout, coalesce
 from kvcrucible.engine.host.phases import Phase
 from kvcrucible.engine.host.replicas import Place, ReplicatedPage
 from kvcrucible.engine.host.slots import HostSlot, HostSlots
-from kvcrucible.engine.host.transfer import Transfer
+from kvcrucible.engine.host.transfer import Transfer, copy_label
 from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.pool import Lease, PagePool, page_of
 from kvcrucible.engine.storage.interface import HostMemory, Storage
@@ -212,7 +212,7 @@ class HostTier:
         act = self.memory.pack if source is Tier.DEVICE else self.memory.unpack
         for run in coalesce(group.placed):
             effect = partial(act, layout, group.extent.offset_bytes, stored, (run,))
-            self._copies.submit(effect, f"transfer {number}")
+            self._copies.submit(effect, copy_label(number))
             work.transfer_copies += 1
             if source is Tier.DEVICE:
                 work.bytes_demoted += run.pages * spec.page_bytes

@@ -30,6 +30,14 @@ from kvcrucible.engine.host.phases import TABLE, Act, Phase, Trigger
 from kvcrucible.engine.host.replicas import Place, Replica, ReplicatedPage, is_valid
 from kvcrucible.engine.streams.interface import Completion
 
+#: What labels of copies between the tiers begin with; the transfer's number follows.
+COPY_LABEL = "transfer "
+
+
+def copy_label(number: int) -> str:
+    """Return the label that every copy of transfer ``number`` carries in its stream."""
+    return f"{COPY_LABEL}{number}"
+
 
 class TransferPort(Protocol):
     """What a transfer needs of its engine."""

@@ -28,6 +28,8 @@ def strategy_of(schedule: str, seed: int, compute: str, copies: str) -> Strategy
             return Starving({(copies, kind) for kind in StepKind})
         case "compute-starved":
             return Starving({(compute, kind) for kind in StepKind})
+        case "compute-silent":
+            return Starving({(compute, StepKind.SIGNAL)})
         case "priority":
             return PriorityChange(seed, PRIORITY_DEPTH, EXPECTED_STEPS)
     raise InputError(f"unknown schedule {schedule!r:.40}; known: {', '.join(SCHEDULES)}")

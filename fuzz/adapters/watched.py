@@ -13,15 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kvcrucible.engine.host.transfer import COPY_LABEL, copy_label
 from kvcrucible.engine.streams.interface import Completion, Device, DeviceStream, Effect, EffectFailed, Event
-
-#: What labels of copies between the tiers begin with; the transfer's id follows.
-COPY_LABEL = "transfer "
-
-
-def copy_label(transfer: int) -> str:
-    """Return the label of a transfer's copies."""
-    return f"{COPY_LABEL}{transfer}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from kvcrucible.cli.doctor_findings import (
     nvml_finding,
 )
 from kvcrucible.cli.doctor_probes import PROBES
+from kvcrucible.fuzz.cores import usable_cores
 
 APPLICATION = """
 import typer
@@ -63,7 +64,7 @@ def test_the_report_names_everything_and_exits_0() -> None:
     libraries = {"numpy", "torch", "accelerator", "triton", "gguf", "tokenizers", "nvml", "model file"}
     machine = {"kvcrucible", "python", "platform", "cpu", "memory", "compiler", "core libraries"}
     assert found.keys() == libraries | machine
-    assert found["cpu"]["facts"]["usable"] == doctor_machine.usable_cpus()
+    assert found["cpu"]["facts"]["usable"] == usable_cores()
     assert found["core libraries"]["state"] == "present"
     for finding in found.values():
         assert finding["detail"]

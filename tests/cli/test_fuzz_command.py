@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ def test_a_campaign_that_holds_ends_with_its_tables(tmp_path: Path) -> None:
         "operations by kind",
         "refusals by kind",
         "coverage goals",
+        "ordered pairs of operations",
         "invariants judged",
         "steps/s",
         "seed 5",
@@ -101,6 +103,8 @@ def test_an_interruption_keeps_what_was_done(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*COMMAND, "--examples", "1000000", "--depth", "ledger"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        # A shell starts background jobs with interrupts ignored, and these tests may run in one.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - one call, no lock
     )  # fmt: skip
     time.sleep(3)
     process.send_signal(signal.SIGINT)
@@ -114,6 +118,8 @@ def test_an_interruption_keeps_what_was_done(tmp_path: Path) -> None:
     [
         (("--engine", "[red]mine[/red]\x1b[2J"), "unknown engine"),
         (("--depth", "deep"), "unknown depth"),
+        (("--host", "maybe"), "unknown host"),
+        (("--pools", "draft"), "unknown pools"),
         (("--examples", "0"), "--examples"),
     ],
 )

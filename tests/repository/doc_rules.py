@@ -197,14 +197,18 @@ def repeated_statements(root: Path, statements: Iterable[str]) -> Iterator[str]:
         yield from (f"{path.relative_to(root).as_posix()}: {said}" for said in sorted(wanted) if said in text)
 
 
+#: Modules of the contract that hold the semantics table: its refusals and its counter changes.
+TABLE = ("semantics", "counters")
+
+
 def engine_reads_the_table(root: Path) -> Iterator[str]:
-    """Yield each module of the engine that imports the semantics table (decision 0007)."""
+    """Yield each module of the engine that imports the semantics table or its formulas (decision 0007)."""
     folder = root / "src" / PACKAGE
     for path in sorted((folder / "engine").rglob("*.py")):
         name = module_name(path, folder)
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for found in imports(tree, name, is_package=path.name == "__init__.py"):
-            if f"{found.target}.".startswith(f"{PACKAGE}.contract.semantics."):
+            if f"{found.target}.".startswith(tuple(f"{PACKAGE}.contract.{half}." for half in TABLE)):
                 yield f"{name}:{found.line}: {found.target}"
 
 

@@ -232,7 +232,11 @@ def test_the_engine_never_reads_the_semantics_table(repository: Path) -> None:
 
 @pytest.mark.parametrize(
     "statement",
-    ["from kvcrucible.contract.semantics import ROWS", "from kvcrucible.contract import semantics"],
+    [
+        "from kvcrucible.contract.semantics import ROWS",
+        "from kvcrucible.contract import semantics",
+        "from kvcrucible.contract.counters import Change",
+    ],
 )
 def test_an_engine_that_reads_the_table_is_caught(tree: Path, statement: str) -> None:
     add(tree / "src" / "kvcrucible" / "engine" / "guards.py", f"\n{statement}\n")
