@@ -23,8 +23,9 @@ from kvcrucible.fuzz.draws import SOURCES, Length, lengths
 from kvcrucible.fuzz.moving import ALL_EFFECTS, Moving
 from kvcrucible.fuzz.steps import RunEffects
 
-#: How many single effects a transfer is watched for; one that takes longer is left to itself.
-WATCHED_EFFECTS = 16
+#: How many single effects a transfer is watched for; one that takes longer is left to itself. With two pools, six
+#: planes and a unit's own effects before it, the end of a short one comes after about thirty.
+WATCHED_EFFECTS = 40
 
 #: How many open effects take place before the next look; mostly some or all.
 some_effects = st.sampled_from((ALL_EFFECTS, 3, 0, 1, 8))
@@ -201,22 +202,29 @@ class Journeys(Moving):
         self.settle()
 
     def watch(self, route: Route) -> None:
-        """Write, retain and move at once, and look after every single thing that the device does."""
-        model = self.lock.model
-        if model.queue:
-            return
+        """Write, retain and move at once, and look after every single thing that the device does; what stands in the
+        way is ended before.
+        """
+        model, tokens = self.lock.model, route.length.tokens(self.page_size) + 1
+        self.take(*(Cancel(request) for request in model.queue))
         self.settle()
-        sequence = self.fresh(route.source, route.length.tokens(self.page_size) + 1)
+        sequence = self.fresh(route.source, tokens)
+        if sequence is None:
+            self.take(*(Cancel(one) for one in model.sequences() if not model.in_flight(one)))
+            self.take(*(Release(one) for one in model.continuations() if not model.pinned(one)))
+            self.settle()
+            sequence = None if model.queue else self.fresh(route.source, tokens)
         if sequence is None:
             return
         self.take(Finish(sequence))
         for kind in (Demote, Restore)[: 1 + route.down]:
             if sequence not in model.continuations():
                 return
-            self.take(kind(sequence, route.keep))
+            self.take(kind(sequence, route.keep and route.cut))
             for _ in range(WATCHED_EFFECTS if self.lock.setting.lagging else 1):
-                if model.transfers():
-                    self.take(RunEffects(1), Progress())
+                if not model.transfers():
+                    break
+                self.take(RunEffects(1), Progress())
 
 
 #: The journeys by name.
