@@ -74,17 +74,24 @@ def _plain(
 
 
 def _show(figures: Sequence[PolicyFigures], load: Sequence[Demotion], capacity: int, source: str) -> None:
-    from rich.table import Table
-
     from kvcrucible.cli.console import console, safe
+    from kvcrucible.cli.tables import Table
 
     continuing = sum(demotion.continues is not None for demotion in load)
     table = Table(
         title=f"{safe(source)}: {len(load):,} requests, {continuing:,} continue another, "
         f"arena of {capacity / 2**30:,.1f} GiB"
     )
-    table.add_column("policy")
-    for name in ("did not fit", "for its shape", "rate", "released", "lost to shape", "fragmented", "used"):
+    table.add_column("policy", no_wrap=True)
+    for name in (
+        "did not fit",
+        "for its shape",
+        "rate",
+        "given up",
+        "lost to shape",
+        "free in pieces",
+        "used",
+    ):
         table.add_column(name, justify="right")
     for one in figures:
         table.add_row(

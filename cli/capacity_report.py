@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from rich.table import Table
-
 from kvcrucible.cli.console import console, safe
+from kvcrucible.cli.tables import Table
 from kvcrucible.perf.capacity import CapacityStudy, Occupancy, StrategyFigures
 from kvcrucible.perf.capacity_storage import MODEL, ProfileFigures
 
@@ -130,7 +129,7 @@ def _reading(study: CapacityStudy) -> Iterator[str]:
 
 def _strategies(study: CapacityStudy) -> Table:
     scenario = study.scenario
-    table = Table(title="Allocation", title_justify="left", pad_edge=False)
+    table = Table(title="Allocation")
     table.add_column("", no_wrap=True)
     table.add_column(f"static {scenario.static_max_tokens:,}", justify="right")
     table.add_column("contiguous", justify="right")
@@ -177,7 +176,7 @@ def _percent(share: float | None, digits: int = 1) -> str:
 def _profiles(storage: Sequence[ProfileFigures], page_size: int) -> Table:
     suiting = [profile for profile in storage if profile.refusal is None]
     title = f"{MODEL}: bytes, × the pages of another"
-    table = Table(title=title, title_justify="left", pad_edge=False)
+    table = Table(title=title)
     table.add_column("profile")
     table.add_column("a token", justify="right")
     table.add_column(f"a page of {page_size:,}", justify="right")

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 
 import typer
-from rich.table import Table
 
 from kvcrucible.cli.console import console, print_json, safe, stderr_console
 from kvcrucible.cli.doctor_findings import (
@@ -31,6 +30,7 @@ from kvcrucible.cli.doctor_findings import (
     run_probe,
 )
 from kvcrucible.cli.doctor_probes import PROBES
+from kvcrucible.cli.tables import Table
 
 
 def examine(probe: Callable[[str], Outcome] = run_probe) -> list[Finding]:
@@ -71,13 +71,15 @@ def register(app: typer.Typer) -> None:
 
 def _show(findings: list[Finding]) -> None:
     style = {State.PRESENT: "green", State.ABSENT: "yellow", State.BROKEN: "red"}
-    table = Table(title="What this machine has", title_justify="left")
-    for heading in ("", "state", "detail", "how to get it"):
-        table.add_column(heading, overflow="fold")
+    table = Table("", "state", "detail", "how to get it", title="What this machine has")
     for finding in findings:
         state = f"[{style[finding.state]}]{finding.state.value}[/]"
         table.add_row(safe(finding.name), state, safe(finding.detail), safe(finding.remedy))
     out = console()
     out.print(table)
+    if any("pip install" in finding.remedy for finding in findings):
+        out.print(
+            "`pip install '.[EXTRA]'` is to be run in the checkout of KV Crucible; it is on no package index."
+        )
     for work, lacking in abilities(findings).items():
         out.print(safe(f"{work}: {'can run here' if not lacking else 'lacks ' + ', '.join(lacking)}"))

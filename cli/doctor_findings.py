@@ -20,6 +20,8 @@ from kvcrucible import __version__
 from kvcrucible.cli import doctor_machine as machine
 from kvcrucible.cli.doctor_probes import CORE
 from kvcrucible.contract.errors import CrucibleError
+from kvcrucible.contract.extras import install_command
+from kvcrucible.fuzz.cores import usable_cores
 
 #: Seconds that a library may take to import; torch from a cold disk needs a good part of a minute.
 PROBE_TIMEOUT_SECONDS = 120
@@ -54,12 +56,12 @@ class Library:
 
 
 LIBRARIES = (
-    Library("numpy", "numpy", "pip install 'kvcrucible[engine]'"),
-    Library("torch", "torch", "pip install 'kvcrucible[engine]'"),
-    Library("triton", "triton", "pip install 'kvcrucible[triton]' (about 1 GB; Linux)"),
-    Library("gguf", "gguf", "pip install 'kvcrucible[model]'"),
-    Library("tokenizers", "tokenizers", "pip install 'kvcrucible[model]'"),
-    Library("nvml", "nvidia-ml-py", "pip install 'kvcrucible[perf]'"),
+    Library("numpy", "numpy", install_command("engine")),
+    Library("torch", "torch", install_command("engine")),
+    Library("triton", "triton", f"{install_command('triton')} (about 1 GB; Linux)"),
+    Library("gguf", "gguf", install_command("model")),
+    Library("tokenizers", "tokenizers", install_command("model")),
+    Library("nvml", "nvidia-ml-py", install_command("perf")),
 )
 
 
@@ -180,13 +182,13 @@ def core_finding(outcome: Outcome) -> Finding:
     if outcome.found:
         return Finding("core libraries", State.PRESENT, detail, facts=versions)
     return Finding(
-        "core libraries", State.BROKEN, f"{outcome.detail} ({detail})", "pip install kvcrucible", versions
+        "core libraries", State.BROKEN, f"{outcome.detail} ({detail})", install_command(), versions
     )
 
 
 def machine_findings() -> list[Finding]:
     """Look at everything that needs no library: Python, platform, processors, memory, compiler."""
-    cpus, quota = machine.usable_cpus(), machine.cpu_quota()
+    cpus, quota = usable_cores(), machine.cpu_quota()
     memory, limit = machine.memory_bytes(), machine.memory_limit_bytes()
     shown_quota = "" if quota is None else f", limited to {quota:g} by the control group"
     shown_limit = "" if limit is None else f", limited to {_gib(limit)} by the control group"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,17 +35,24 @@ def register(app: typer.Typer) -> None:
             _print_list(list(catalogue().values()))
 
     @group.command()
-    def show(fault: str = typer.Argument(help="Id of a fault.")) -> None:
+    def show(
+        fault: str = typer.Argument(help="Id of a fault."),
+        json_output: bool = typer.Option(False, "--json", help="Print as JSON."),
+    ) -> None:
         """Show one fault: what it changes, what has to report it, which public bugs it re-creates."""
         from kvcrucible.fuzz.faults.catalogue import fault as find
 
-        _print_fault(find(fault))
+        found = find(fault)
+        if json_output:
+            print_json(_fault_to_plain(found))
+        else:
+            _print_fault(found)
 
     @group.command()
     def run(
         faults: list[str] = typer.Argument(None, help="Ids of faults."),
         everything: bool = typer.Option(False, "--all", help="Run every fault."),
-        examples: int = typer.Option(300, min=1, help="Examples of each campaign."),
+        examples: int = typer.Option(300, min=1, help="Examples of each campaign, at least."),
         steps: int = typer.Option(60, min=1, max=1000, help="Most rules in one example."),
         seed: int = typer.Option(0, min=0, help="First seed of the campaigns."),
         seeds: int = typer.Option(
@@ -67,6 +75,7 @@ def register(app: typer.Typer) -> None:
         if bool(faults) == everything:
             raise InputError("name faults, or give --all; `kvcrucible faults list` shows their ids")
         chosen = list(catalogue().values()) if everything else [find(name) for name in faults]
+        _require_writable(out)
         options = CampaignOptions(examples, steps, seed, out)
         trials = trials_of(chosen, options, seeds)
         controls = unchanged_trials(chosen, options) if unchanged else []
@@ -84,6 +93,15 @@ def register(app: typer.Typer) -> None:
             _print_runs(done, totals(done))
             _print_unchanged(held)
         raise typer.Exit(status_of(done, held))
+
+
+def _require_writable(out: Path) -> None:
+    """Refuse a folder that cannot be written before campaigns run whose reproductions would be lost; makes nothing."""
+    there = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise InputError(f"--out {out}: {there} is no folder; name another")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"--out {out}: {there} cannot be written; name another folder")
 
 
 def _run_with_progress(trials: list[Trial], jobs: int) -> list[FaultRun]:
@@ -115,16 +133,14 @@ def _fault_to_plain(fault: Fault) -> dict[str, Any]:
 
 
 def _print_list(faults: list[Fault]) -> None:
-    from rich.table import Table
+    from kvcrucible.cli.tables import Table
 
-    table = Table(
-        "id", "title", "depth", "told by", "re-creates", title=f"{len(faults)} faults", title_justify="left"
-    )
+    table = Table("fault", "depth", "told by", "re-creates", title=f"{len(faults)} faults", show_lines=True)
     for fault in faults:
-        recreates = ", ".join(bug.id for bug in fault.recreates) or "–"
-        table.add_row(
-            safe(fault.id), safe(fault.title), fault.depth.value, ", ".join(fault.expects), recreates
-        )
+        # One id a line: they are there to be copied.
+        recreates = "\n".join(bug.id for bug in fault.recreates) or "–"
+        named = f"[bold]{safe(fault.id)}[/bold]\n{safe(fault.title)}"
+        table.add_row(named, fault.depth.value, "\n".join(fault.expects), recreates)
     console().print(table)
 
 
@@ -142,27 +158,33 @@ def _print_fault(fault: Fault) -> None:
 
 
 def _print_runs(done: list[FaultRun], sums: dict[str, Any]) -> None:
-    from rich.table import Table
+    from kvcrucible.cli.tables import Table
 
     screen = console()
-    table = Table(
-        "fault", "verdict", "told by", "examples", "steps", "minimal", title="faults", title_justify="left"
-    )
+    table = Table("fault", "verdict", title="faults")
+    for heading in ("tries", "steps", "minimal"):
+        table.add_column(heading, justify="right")
     for one in done:
         numbers = [
             "" if number is None else f"{number:,}" for number in (one.examples, one.steps, one.length)
         ]
-        table.add_row(safe(one.fault), one.verdict.value, safe(", ".join(one.invariants[:2])), *numbers)
+        told = (
+            f"{one.verdict.value} by {', '.join(one.invariants[:2])}" if one.invariants else one.verdict.value
+        )
+        table.add_row(safe(one.fault), safe(told), *numbers)
     screen.print(table)
     for one in done:
         if one.note:
             screen.print(f"{safe(one.fault)}: {safe(one.note)}")
         if one.invariants and not one.expected:
             screen.print(f"{safe(one.fault)}: told by none of the invariants that the catalogue names")
-    screen.print(
-        f"[bold]killed {sums['killed']} of {sums['faults']}[/bold]; median examples to detection "
-        f"{sums['median_examples']}, median minimal length {sums['median_length']}, longest {sums['longest']}"
-    )
+    figures = ""
+    if sums["killed"]:
+        figures = (
+            f"; median examples to detection {sums['median_examples']:g}, "
+            f"median minimal length {sums['median_length']:g}, longest {sums['longest']}"
+        )
+    screen.print(f"[bold]killed {sums['killed']} of {sums['faults']}[/bold]{figures}")
 
 
 def _print_unchanged(held: list[FaultRun]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +16,19 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from kvcrucible.fuzz.campaign import Failure, Report
+    from kvcrucible.fuzz.pairs import Pair
 
 #: Where failing examples are written unless told otherwise; git ignores it.
 DEFAULT_OUT = Path("results/failures")
 
-#: What an engine can consist of, with the backend's pool that stands beside Main.
-_POOLS: dict[str, str | None] = {"main": None, "main+mtp": "mtp", "main+draft": "draft"}
+#: Examples of a campaign unless told otherwise.
+_DEFAULT_EXAMPLES = 300
 
-#: Examples of a campaign, and of each cell of a kernel campaign, unless told otherwise.
-_EXAMPLES, _EXAMPLES_A_CELL = 300, 3
+#: How many of the pairs that are missing are named.
+_PAIRS_SHOWN = 12
+
+#: Examples of each cell of a kernel campaign unless told otherwise.
+_EXAMPLES_A_CELL = 3
 
 #: Largest seed that is drawn when none is given; short enough to be typed again.
 _SEED_LIMIT = 1_000_000
@@ -37,11 +42,21 @@ def register(app: typer.Typer) -> None:
         engine: str = typer.Option("paged", help="Engine under test: paged, torch-paged-attention."),
         depth: str = typer.Option("both", help="ledger (no tensors), payload (rows are read back), or both."),
         pools: str = typer.Option(
-            "any", help=f"Pools of the engine: {', '.join(_POOLS)}; any draws among them."
+            "any", help="Pools of the engine: main, main+mtp, main+draft; any draws among them."
         ),
         profile: str = typer.Option("any", help="Storage profile at payload depth; any draws among them."),
+        host: str = typer.Option("any", help="Host tier: on, off; any draws among them."),
+        matrix: bool = typer.Option(
+            False, help="Run every combination of pools, profile and host at payload depth, in processes."
+        ),
+        jobs: int = typer.Option(
+            1, "--jobs", "-j", min=1, help="Processes of --matrix; never more than there are cores."
+        ),
         examples: int | None = typer.Option(
-            None, min=1, help="Examples to run; with --kernels, of each cell.", show_default="300; 3 a cell"
+            None,
+            min=1,
+            help="Examples to run, at least: 300, or 200 in each configuration of --matrix, or 3 in each cell of "
+            "--kernels. From 300 on up to four times as many where coverage goals are missed.",
         ),
         steps: int = typer.Option(60, min=1, max=1000, help="Most rules in one example."),
         seed: int | None = typer.Option(None, min=0, help="Seed; drawn and printed when not given."),
@@ -57,13 +72,27 @@ def register(app: typer.Typer) -> None:
         json_output: bool = typer.Option(False, "--json", help="Print the report as JSON."),
     ) -> None:
         """Drive an engine and the reference in lock step until something differs, or all examples held."""
-        chosen_seed = secrets.randbelow(_SEED_LIMIT) if seed is None else seed
+        seed = secrets.randbelow(_SEED_LIMIT) if seed is None else seed
+        other = {
+            "--engine": engine != "paged",
+            "--depth": depth not in ("both", "payload"),
+            "--pools": pools != "any",
+            "--host": host != "any",
+            "--database": database is not None,
+        }
         if kernels:
+            _leave_out("--kernels runs kernels alone", other | {"--matrix": matrix, "--jobs": jobs != 1})
             from kvcrucible.cli.fuzz_kernels import fuzz_kernels
 
-            fuzz_kernels(
-                backend, profile, examples or _EXAMPLES_A_CELL, chosen_seed, seconds, out, json_output
-            )
+            fuzz_kernels(backend, profile, examples or _EXAMPLES_A_CELL, seed, seconds, out, json_output)
+        other |= {"--backend": backend != "any"}
+        if matrix:
+            other |= {"--profile": profile != "any", "--seconds": seconds is not None}
+            _leave_out("--matrix runs every configuration", other)
+            from kvcrucible.cli.fuzz_matrix import run_and_print
+
+            raise typer.Exit(run_and_print(examples, steps, seed, jobs, out, json_output=json_output))
+        _leave_out("this campaign is not one of --kernels", {"--backend": backend != "any"})
         from kvcrucible.fuzz.campaign import Plan, keep_out_of_the_working_folder, run
 
         keep_out_of_the_working_folder()
@@ -75,13 +104,14 @@ def register(app: typer.Typer) -> None:
         plan = Plan(
             engine,
             _depths(engine, depth),
-            examples or _EXAMPLES,
+            _DEFAULT_EXAMPLES if examples is None else examples,
             steps,
-            chosen_seed,
+            seed,
             seconds,
             database,
             _backends(pools),
             _profiles(profile),
+            _hosts(host),
         )
         report = _run_with_progress(plan, run)
         path, trouble = _write_reproduction(report, out)
@@ -96,8 +126,16 @@ def register(app: typer.Typer) -> None:
         raise typer.Exit(_status(report))
 
 
+def _leave_out(why: str, given: dict[str, bool]) -> None:
+    """Refuse options that would have no effect."""
+    refused = [name for name, there in given.items() if there]
+    if refused:
+        raise InputError(f"{why}; leave out {', '.join(refused)}")
+
+
 def _depths(engine: str, depth: str) -> Any:
-    from kvcrucible.fuzz.adapters.registry import PAYLOAD_ONLY
+    from kvcrucible.contract.extras import install_remedy
+    from kvcrucible.fuzz.adapters.registry import ENGINES, PAYLOAD_ONLY
     from kvcrucible.fuzz.campaign import default_depths
     from kvcrucible.fuzz.setting import Depth
 
@@ -105,20 +143,34 @@ def _depths(engine: str, depth: str) -> Any:
         raise InputError(f"unknown depth {depth!r}; use ledger, payload or both")
     if depth != "both":
         return (Depth(depth),)
+    if engine not in ENGINES:
+        raise InputError(f"unknown engine {engine!r}; known: {', '.join(sorted(ENGINES))}")
     if engine in PAYLOAD_ONLY:
         return (Depth.PAYLOAD,)
     depths = default_depths()
     if Depth.PAYLOAD not in depths:
-        stderr_console().print("torch is not installed: ledger depth only (the extra 'engine' brings it)")
+        stderr_line(f"torch is not installed: ledger depth only; {install_remedy('engine')}")
     return depths
 
 
 def _backends(pools: str) -> tuple[str | None, ...]:
+    from kvcrucible.fuzz.matrix import POOLS
+
     if pools == "any":
-        return tuple(_POOLS.values())
-    if pools not in _POOLS:
-        raise InputError(f"unknown pools {safe(pools)!r}; use {', '.join(_POOLS)} or any")
-    return (_POOLS[pools],)
+        return tuple(POOLS.values())
+    if pools not in POOLS:
+        raise InputError(f"unknown pools {safe(pools)!r}; use {', '.join(POOLS)} or any")
+    return (POOLS[pools],)
+
+
+def _hosts(host: str) -> tuple[bool, ...]:
+    from kvcrucible.fuzz.matrix import HOSTS
+
+    if host == "any":
+        return tuple(HOSTS.values())
+    if host not in HOSTS:
+        raise InputError(f"unknown host {safe(host)!r}; use {', '.join(HOSTS)} or any")
+    return (HOSTS[host],)
 
 
 def _profiles(profile: str) -> tuple[str, ...]:
@@ -154,7 +206,12 @@ def _run_with_progress(plan: Any, run: Any) -> Report:
             goals = report.goals()
             hit = sum(1 for times in goals.values() if times)
             detail = f"{tally.steps} steps, {rate:.0f}/s, goals {hit}/{len(goals)}"
-            progress.update(task, completed=min(tally.examples, plan.examples), detail=detail)
+            if report.shrinking:
+                # How long that takes nobody knows: the bar only shows that something is going on.
+                progress.update(task, description="found one, shrinking", total=None, detail=detail)
+            else:
+                most = max(plan.examples, tally.examples)
+                progress.update(task, completed=tally.examples, total=most, detail=detail)
 
         finished: Report = run(plan, show)
         return finished
@@ -191,6 +248,7 @@ def _print_report(screen: Console, report: Report, path: Path | None) -> None:
     screen.print(f"[bold]coverage goals[/bold] {len(goals) - len(missed)} of {len(goals)} hit")
     if missed:
         screen.print(f"  not reached: {', '.join(missed)}")
+    print_pairs(screen, sum(1 for times in tally.pairs.values() if times), report.missing_pairs())
     judged = {name: times for name, times in tally.invariants.items() if times}
     vacuous = sorted(name for name in judged if not tally.premises[name])
     _print_counts(screen, "invariants judged", judged)
@@ -217,12 +275,22 @@ def _print_report(screen: Console, report: Report, path: Path | None) -> None:
         screen.print(f"  {safe(report.cut_short)}")
 
 
+def print_pairs(screen: Console, reached: int, missing: Sequence[Pair]) -> None:
+    """Print how many ordered pairs of operations came up, and the first of those that did not."""
+    from kvcrucible.fuzz.pairs import pair_name
+
+    screen.print(f"[bold]ordered pairs of operations[/bold] {reached} of {reached + len(missing)} reached")
+    if missing:
+        more = f" and {len(missing) - _PAIRS_SHOWN} more" if len(missing) > _PAIRS_SHOWN else ""
+        screen.print(f"  not reached: {', '.join(map(pair_name, missing[:_PAIRS_SHOWN]))}{more}")
+
+
 def _print_counts(screen: Console, title: str, counts: dict[str, int]) -> None:
-    from rich.table import Table
+    from kvcrucible.cli.tables import Table
 
     if not counts:
         return
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = Table(title=title, show_header=False)
     table.add_column("name")
     table.add_column("count", justify="right")
     for name, times in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
@@ -231,11 +299,13 @@ def _print_counts(screen: Console, title: str, counts: dict[str, int]) -> None:
 
 
 def _print_failure(screen: Console, failure: Failure, path: Path | None) -> None:
+    from kvcrucible.contract.in_words import in_words
+
     screen.print(
-        f"\n[bold]minimal sequence[/bold] ({len(failure.steps)} operations) on {safe(repr(failure.setting))}"
+        f"\n[bold]minimal sequence[/bold] ({len(failure.steps)} operations) on {safe(in_words(failure.setting))}"
     )
     for number, step in enumerate(failure.steps, 1):
-        screen.print(f"  {number}. {safe(repr(step))}")
+        screen.print(f"  {number}. {safe(in_words(step))}")
     for found in failure.violations:
         screen.print(f"[bold]{safe(found.invariant)}[/bold]: {safe(found.message)}")
     if path is not None:

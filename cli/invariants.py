@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from kvcrucible.invariants.judgements import Judgement
     from kvcrucible.invariants.registry import Invariant
 
 
@@ -18,18 +19,33 @@ def register(app: typer.Typer) -> None:
         name: str | None = typer.Argument(None, metavar="[ID]", help="Show this one in full."),
         as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     ) -> None:
-        """List the invariants: ids, statements, sources, and what judges them or why nothing does yet."""
+        """List the invariants: ids, statements, sources, and what judges them.
+
+        Reports also name judgements of the harness itself; they stand in a section of their own.
+        """
         from kvcrucible.cli.console import print_json
+        from kvcrucible.invariants.judgements import JUDGEMENTS
         from kvcrucible.invariants.registry import INVARIANTS
 
-        if name is not None:
+        if name in JUDGEMENTS:
+            judgement = JUDGEMENTS[name]
+            if as_json:
+                print_json(_plain_judgement(judgement))
+            else:
+                _show_judgement(judgement)
+        elif name is not None:
             entry = _find(name)
             if as_json:
                 print_json(_plain(entry) | {"documentation": entry.documentation})
             else:
                 _show_one(entry)
         elif as_json:
-            print_json([_plain(entry) for entry in INVARIANTS.values()])
+            print_json(
+                [
+                    *map(_plain, INVARIANTS.values()),
+                    *map(_plain_judgement, JUDGEMENTS.values()),
+                ]
+            )
         else:
             _show_all()
 
@@ -38,11 +54,12 @@ def _find(name: str) -> Invariant:
     from difflib import get_close_matches
 
     from kvcrucible.contract.errors import InputError
+    from kvcrucible.invariants.judgements import JUDGEMENTS
     from kvcrucible.invariants.registry import INVARIANTS
 
     if name in INVARIANTS:
         return INVARIANTS[name]
-    near = get_close_matches(name, INVARIANTS, n=3, cutoff=0.5)
+    near = get_close_matches(name, [*INVARIANTS, *JUDGEMENTS], n=3, cutoff=0.5)
     hint = f"near matches: {', '.join(near)}" if near else "list them with `kvcrucible invariants`"
     raise InputError(f"no invariant {name!r}; {hint}")
 
@@ -50,48 +67,67 @@ def _find(name: str) -> Invariant:
 def _plain(entry: Invariant) -> dict[str, Any]:
     return {
         "id": entry.id,
-        "status": entry.status.value,
+        "status": "checked",
         "statement": entry.statement,
         "source": entry.source,
-        "judged": entry.depth.value if entry.depth else None,
+        "judged": entry.depth.value,
         "checker": entry.checker.__name__ if entry.checker else None,
         "harness": entry.judge.__name__ if entry.judge else None,
         "needs": sorted(entry.checker.needs) if entry.checker else [],
         "step_check": bool(entry.checker and entry.checker.is_local),
-        "reason": entry.reason,
+    }
+
+
+def _plain_judgement(judgement: Judgement) -> dict[str, Any]:
+    return {
+        "id": judgement.id,
+        "status": "judgement",
+        "statement": judgement.statement,
+        "advice": judgement.advice,
     }
 
 
 def _show_all() -> None:
-    from rich.table import Table
-
     from kvcrucible.cli.console import console
-    from kvcrucible.invariants.registry import INVARIANTS, Status
+    from kvcrucible.cli.tables import Table
+    from kvcrucible.invariants.judgements import JUDGEMENTS
+    from kvcrucible.invariants.registry import INVARIANTS
 
-    table = Table(title="Invariants", title_justify="left", show_lines=False, pad_edge=False)
+    table = Table(title="Invariants")
     table.add_column("id", no_wrap=True, style="bold")
-    table.add_column("statement, or why not yet", ratio=1)
-    table.add_column("source")
-    table.add_column("judged")
+    table.add_column("statement", ratio=1)
+    table.add_column("source", max_width=10)
+    table.add_column("judged", max_width=11)
     for entry in INVARIANTS.values():
-        later = entry.status is Status.LATER
-        text = f"[dim]{entry.reason}[/dim]" if later else entry.statement
-        judged = entry.depth.value if entry.depth else "[yellow]later[/yellow]"
-        table.add_row(entry.id, text, entry.source, judged)
+        table.add_row(entry.id, entry.statement, entry.source, entry.depth.value)
     out = console()
     out.print(table)
-    checked = sum(entry.status is Status.CHECKED for entry in INVARIANTS.values())
-    out.print(f"{len(INVARIANTS)} invariants: {checked} checked, {len(INVARIANTS) - checked} later.")
+    out.print(f"{len(INVARIANTS)} invariants.")
+    out.print()
+    others = Table(title="Judgements of the harness, which are no invariants")
+    others.add_column("id", no_wrap=True, style="bold")
+    others.add_column("statement", ratio=1)
+    for judgement in JUDGEMENTS.values():
+        others.add_row(judgement.id, judgement.statement)
+    out.print(others)
+
+
+def _show_judgement(judgement: Judgement) -> None:
+    from kvcrucible.cli.console import console, safe
+
+    out = console()
+    out.print(f"[bold]{judgement.id}[/bold]  (a judgement of the harness, no invariant)")
+    out.print(safe(judgement.statement))
+    out.print()
+    out.print(safe(judgement.advice))
 
 
 def _show_one(entry: Invariant) -> None:
     from kvcrucible.cli.console import console, safe
 
     out = console()
-    judged = f"judged: {entry.depth.value}" if entry.depth else "later"
-    out.print(f"[bold]{entry.id}[/bold]  (DESIGN {entry.source}; {judged})")
-    if entry.statement:
-        out.print(safe(entry.statement))
+    out.print(f"[bold]{entry.id}[/bold]  (DESIGN {entry.source}; judged: {entry.depth.value})")
+    out.print(safe(entry.statement))
     out.print()
     out.print(safe(entry.documentation))
     for kind, code in (("checker", entry.checker), ("harness", entry.judge)):

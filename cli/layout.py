@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from kvcrucible.cli.tables import Table
     from kvcrucible.perf.layout import Layout, Scenario
 
 
@@ -115,9 +114,9 @@ def _show_one(one: Layout, scenario: Scenario) -> None:
 
 
 def _planes(one: Layout, page_size: int) -> Table:
-    from rich.table import Table
+    from kvcrucible.cli.tables import Table
 
-    table = Table(title=f"{one.profile}: bytes", title_justify="left", pad_edge=False)
+    table = Table(title=f"{one.profile}: bytes")
     table.add_column("plane")
     table.add_column("element")
     for heading in ("group", "token and head", "token", f"page of {page_size:,}"):
@@ -144,11 +143,14 @@ def _planes(one: Layout, page_size: int) -> Table:
 
 
 def _costs(laid_out: list[Layout]) -> Table:
-    from rich.table import Table
+    from kvcrucible.cli.tables import Table
 
-    table = Table(title="Bytes over all planes", title_justify="left", pad_edge=False)
+    table = Table(title="Bytes over all planes")
     table.add_column("profile", no_wrap=True)
-    for heading in ("a head", "a token", "page group", "worst tail", "mean tail"):
+    for heading in ("a head", "a token"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    # These may go on in the next line, between number and unit.
+    for heading in ("page group", "worst tail", "mean tail"):
         table.add_column(heading, justify="right")
     for one in laid_out:
         table.add_row(
@@ -156,18 +158,18 @@ def _costs(laid_out: list[Layout]) -> Table:
             f"{one.bytes_per_token_and_head:,}",
             f"{one.bytes_per_token:,}",
             _binary(one.bytes_per_page_group),
-            _binary(one.tail_slack_worst_bytes, 2),
-            _binary(one.tail_slack_mean_bytes, 2),
+            _binary(one.tail_slack_worst_bytes, 1),
+            _binary(one.tail_slack_mean_bytes, 1),
         )
     return table
 
 
 def _capacities(laid_out: list[Layout], scenario: Scenario) -> Table:
     """Return what one budget holds; the last column sets the bytes of BF16's page (or the first's) against each."""
-    from rich.table import Table
+    from kvcrucible.cli.tables import Table
 
     base = next((one for one in laid_out if one.profile == "BF16"), laid_out[0])
-    table = Table(title="At one budget", title_justify="left", pad_edge=False)
+    table = Table(title="At one budget")
     table.add_column("profile", no_wrap=True)
     for heading in ("tokens per GiB", f"pages in {_binary(scenario.budget_bytes)}", f"× {base.profile}"):
         table.add_column(heading, justify="right")

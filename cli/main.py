@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import traceback
+from contextlib import suppress
 from importlib import import_module
 
 import typer
 
 from kvcrucible import __version__
 from kvcrucible.cli.console import stderr_line, visible_end
+from kvcrucible.cli.output import OutputFailed, flush_output, give_up_output, guard_output
 from kvcrucible.contract.errors import CrucibleError, ExitStatus, InputError, NotRunError
 
 #: Modules of ``kvcrucible.cli`` that have a ``register(app)``; the order is the order of ``--help``.
@@ -17,8 +19,10 @@ GROUPS = (
     "fuzz",
     "faults",
     "replay",
+    "check",
     "capacity",
     "layout",
+    "plan",
     "arena",
     "kernels",
     "bench_decode",
@@ -52,6 +56,23 @@ def build_app() -> typer.Typer:
 
 def main() -> None:
     """Entry point: run the application and turn our errors into the exit statuses of the contract."""
+    guard_output()
+    try:
+        try:
+            _run()
+        finally:
+            flush_output()
+    except OutputFailed as failed:
+        give_up_output()
+        if failed.reason is not None:
+            with suppress(OutputFailed):
+                stderr_line(
+                    f"error: the output cannot be written ({failed.reason}); make room, or name another place"
+                )
+        raise
+
+
+def _run() -> None:
     try:
         build_app()()
     except NotRunError as error:

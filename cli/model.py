@@ -35,12 +35,16 @@ def fetch(
         print(visible(f"{'fetched' if downloaded else 'already here, intact'}: {where}"))
 
 
-def path() -> None:
+def path(as_json: bool = typer.Option(False, "--json", help="Write the path as JSON.")) -> None:
     """Print where the model is; status 5 where it has not been fetched."""
     from kvcrucible.engine.model.fetch import require_model
 
-    # Raw: this line is for a shell's $(...).
-    print(require_model())
+    where = require_model()
+    if as_json:
+        print_json({"path": str(where)})
+    else:
+        # Raw: this line is for a shell's $(...).
+        print(where)
 
 
 def info(

@@ -14,6 +14,7 @@ from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
     from kvcrucible.perf.replay_figures import Figures
+    from kvcrucible.perf.replay_settings import ReplaySettings
 
 PAGE_SIZES = (16, 64)
 
@@ -48,7 +49,10 @@ def replay(
     ),
     prefill_chunk: int = typer.Option(8192, "--prefill-chunk", min=1, help="Most prompt tokens in one unit."),
     decode_run: int = typer.Option(
-        256, "--decode-run", min=1, help="Most tokens that a sequence decodes in one unit."
+        256,
+        "--decode-run",
+        min=1,
+        help="Most tokens that a sequence decodes in one unit; past 262,144 tokens it grows with the sequence.",
     ),
     max_context: int | None = typer.Option(
         None, "--max-context", min=1, help="Most positions of one sequence; by default what the pool holds."
@@ -59,11 +63,15 @@ def replay(
         min=1,
         help="Check the whole state after every this many operations, and at the end.",
     ),
+    history: Path | None = typer.Option(
+        None, "--history", help="Write the engine's history here, for `kvcrucible check`."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Write the figures as JSON; no progress bar."),
 ) -> None:
     """Drive the control plane by a real trace: prefix sharing, retention, admission; every step is checked.
 
-    Requests come in order of arrival, as fast as --concurrency allows.  Status 1 on a broken invariant.
+    Requests come in order of arrival, as fast as --concurrency allows.  Status 1 on a broken invariant, 3 where every
+    request was refused.
     """
     from kvcrucible.perf.replay import Replay
     from kvcrucible.perf.replay_input import load_requests
@@ -76,12 +84,17 @@ def replay(
     )
     requests = load_requests(trace, limit)
     with _collector_spared(), _progress(len(requests), quiet=as_json) as advance:
-        figures = Replay(requests, settings, advance).run()
-    _report(figures, trace, len(requests), settings.capacity_pages, page_size, as_json)
-    if not figures.held:
-        raise typer.Exit(ExitStatus.VIOLATION)
+        figures = Replay(requests, settings, advance, history).run()
+    _report(figures, trace, len(requests), settings, as_json)
+    raise typer.Exit(_status(figures))
+
+
+def _status(figures: Figures) -> ExitStatus:
+    if figures.failure is not None:
+        return ExitStatus.VIOLATION
     if figures.cut_short:
-        raise typer.Exit(ExitStatus.INTERRUPTED)
+        return ExitStatus.INTERRUPTED
+    return ExitStatus.INCONCLUSIVE if figures.inconclusive else ExitStatus.HELD
 
 
 @contextmanager
@@ -125,9 +138,7 @@ def _progress(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def _report(
-    figures: Figures, trace: Path, total: int, capacity_pages: int, page_size: int, as_json: bool
-) -> None:
+def _report(figures: Figures, trace: Path, total: int, settings: ReplaySettings, as_json: bool) -> None:
     from kvcrucible.cli.console import console, print_json, safe, stderr_console
 
     if as_json:
@@ -136,24 +147,70 @@ def _report(
             | {
                 "trace": trace.name,
                 "trace_requests": total,
-                "capacity_pages": capacity_pages,
-                "page_size": page_size,
+                "capacity_pages": settings.capacity_pages,
+                "page_size": settings.page_size,
             }
         )
     else:
-        from rich.table import Table
+        from kvcrucible.cli.tables import Table
 
-        table = Table(title=f"Replay of {safe(trace.name)}", title_justify="left", pad_edge=False)
+        table = Table(title=f"Replay of {safe(trace.name)}")
         table.add_column("figure")
         table.add_column("value", justify="right")
-        for name, value in _rows(figures, total, capacity_pages, page_size):
+        for name, value in _rows(figures, total, settings.capacity_pages, settings.page_size):
             table.add_row(name, value)
-        console().print(table)
+        out = console()
+        out.print(table)
+        if (reason := _why_few_hits(figures, settings)) is not None:
+            out.print(reason)
     errors = stderr_console()
     if figures.failure is not None:
         errors.print(f"[bold red]VIOLATION[/bold red] {safe(str(figures.failure))}", soft_wrap=True)
     elif figures.cut_short:
         errors.print("[yellow]interrupted: the figures are cut short[/yellow]")
+    elif figures.inconclusive:
+        errors.print(f"INCONCLUSIVE: nothing was replayed, {_refusals(figures, settings)}", soft_wrap=True)
+    elif figures.refused and not as_json:
+        errors.print(_refusals(figures, settings), soft_wrap=True)
+
+
+def _refusals(figures: Figures, settings: ReplaySettings) -> str:
+    """Say how many requests can never run here, and what would let the smallest and the largest of them."""
+    from kvcrucible.contract.config import pages_for
+
+    smallest, largest = figures.smallest_refused_tokens, figures.largest_refused_tokens
+    assert smallest is not None
+    assert largest is not None
+    pages = [pages_for(tokens, settings.page_size) for tokens in (smallest, largest)]
+    options = []
+    if pages[1] > settings.capacity_pages:
+        options.append(f"--capacity-pages {pages[1]}")
+    if settings.max_context is not None and largest > settings.max_context:
+        options.append(f"--max-context {largest}")
+    times = sum(figures.refused.values())
+    remedy = f"; for every one of them give {' and '.join(options)}" if options else ""
+    return (
+        f"{times:,} of {figures.requests:,} requests were refused ({', '.join(figures.refused)}): they need "
+        f"{pages[0]:,} to {pages[1]:,} pages of {settings.page_size}, the pool has {settings.capacity_pages:,}{remedy}"
+    )
+
+
+def _why_few_hits(figures: Figures, settings: ReplaySettings) -> str | None:
+    """Say why an engine that is right hit less than half of what an infinite cache would, else None."""
+    if 2 * figures.hit_tokens >= figures.ideal_hit_tokens:
+        return None
+    admitted = sum(figures.admitted.values())
+    together = min(settings.concurrency, admitted)
+    which = f"all {admitted:,}" if together == admitted else f"up to {together:,}"
+    reasons = [
+        f"{which} requests run at the same time, and a prompt is found only once it is complete: "
+        "try a smaller --concurrency, or more requests"
+    ]
+    if figures.evictions:
+        reasons.append(
+            f"{figures.evictions:,} continuations were evicted for want of pages: try more --capacity-pages"
+        )
+    return "Few hits where an infinite cache has many: " + "; ".join(reasons) + "."
 
 
 def _rows(figures: Figures, total: int, capacity_pages: int, page_size: int) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,11 @@ from enum import IntEnum, StrEnum
 
 
 class ExitStatus(IntEnum):
-    """What the command line's exit status means (DESIGN 4.13)."""
+    """What the command line's exit status means (DESIGN 4.13).
+
+    ``OUTPUT_CLOSED``: whoever read the output went away before its end (``… | head``); quiet, and the status that a
+    shell shows for a program that a closed pipe stops.  Not 0, since a verdict that nobody has read is no "held".
+    """
 
     HELD = 0
     VIOLATION = 1
@@ -20,6 +24,7 @@ class ExitStatus(IntEnum):
     INTERNAL = 4
     NOT_RUN = 5
     INTERRUPTED = 130
+    OUTPUT_CLOSED = 141
 
 
 class RefusalKind(StrEnum):

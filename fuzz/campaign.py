@@ -28,10 +28,12 @@ from kvcrucible.fuzz.driver import FirstFailure, Recorder
 from kvcrucible.fuzz.lockstep import Tally
 from kvcrucible.fuzz.machine import machine_class
 from kvcrucible.fuzz.minimise import minimise
+from kvcrucible.fuzz.pairs import Pair, missing
 from kvcrucible.fuzz.setting import Depth, Setting
 from kvcrucible.fuzz.steps import Step
 from kvcrucible.fuzz.waivers import Waiver, waivers_of
 from kvcrucible.invariants import registry
+from kvcrucible.invariants.judgements import NOT_REPRODUCED
 from kvcrucible.invariants.violation import InvariantViolated, Violation
 
 #: Examples that one run of the state machine makes before time and interruption are looked at again.
@@ -39,10 +41,6 @@ BATCH_EXAMPLES = 50
 
 #: Odd number by which batches of one campaign are told apart, so that neighbouring seeds do not share batches.
 _BATCH_STRIDE = 1_000_003
-
-
-#: Not an invariant of DESIGN 5: a failing sequence held when it was run again.
-NOT_REPRODUCED = "not-reproduced"
 
 #: Examples from which on a campaign is long enough to be held to its coverage goals.
 GOALS_FROM_EXAMPLES = 300
@@ -55,7 +53,7 @@ GOALS_PATIENCE = 4
 class Plan:
     """What a campaign is to do.  ``seconds`` None: no limit.  ``database``: folder in which failing examples are kept.
     ``backends``: what settings have beside Main; None stands for no other pool.  ``profiles``: storage profiles of
-    settings.  Of both, what the engine cannot have is left out.
+    settings.  ``hosts``: whether settings have a Host tier.  Of each, what the engine cannot have is left out.
     """
 
     engine: str = "paged"
@@ -67,6 +65,7 @@ class Plan:
     database: Path | None = None
     backends: tuple[str | None, ...] = (None, *BACKENDS)
     profiles: tuple[str, ...] = tuple(PROFILES)
+    hosts: tuple[bool, ...] = (False, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,9 @@ class Failure:
 
 @dataclass(slots=True)
 class Report:
-    """What a campaign did.  ``cut_short``: it stopped before all examples for another reason than a failure."""
+    """What a campaign did.  ``cut_short``: it stopped before all examples for another reason than a failure.
+    ``shrinking``: a failure was seen, and what runs now makes it smaller.
+    """
 
     plan: Plan
     capabilities: Capabilities
@@ -93,6 +94,7 @@ class Report:
     failure: Failure | None = None
     cut_short: str | None = None
     seconds: float = 0.0
+    shrinking: bool = False
 
     def backends(self) -> tuple[str | None, ...]:
         """Return what settings have beside Main: what was asked for and the engine can have.
@@ -122,12 +124,26 @@ class Report:
             )
         return able
 
+    def hosts(self) -> tuple[bool, ...]:
+        """Return whether settings have a Host tier: what was asked for and the engine can have.
+
+        Raises ``InputError`` where that is nothing.
+        """
+        able = tuple(host for host in self.plan.hosts if self.capabilities.host or not host)
+        if not able:
+            raise InputError(f"{self.plan.engine} cannot have a Host tier; ask for none")
+        return able
+
+    def missing_pairs(self) -> list[Pair]:
+        """Return the possible ordered pairs of operations that never came up."""
+        return missing(self.tally.pairs, self.capabilities, self.hosts())
+
     def goals(self) -> dict[str, int]:
         """Return how often each goal was reached that the engine can reach."""
         return {
             name: self.tally.goals[name]
             for name, goal in GOALS.items()
-            if within_reach(goal, self.capabilities, self.backends())
+            if within_reach(goal, self.capabilities, self.backends(), self.hosts())
         }
 
     def missed(self) -> list[str]:
@@ -152,8 +168,8 @@ def default_depths() -> tuple[Depth, ...]:
 def run(plan: Plan, on_progress: Callable[[Report], None] | None = None) -> Report:
     """Run the campaign; stops at the first failure, which comes out minimal.
 
-    ``on_progress`` is called after each example.  Raises ``NotRunError`` where the engine or a depth is not to be had.
-    Interruption ends it with ``cut_short``.
+    ``on_progress`` is called after each example, failing ones included.  Raises ``NotRunError`` where the engine or
+    a depth is not to be had.  Interruption ends it with ``cut_short``.
     """
     if Depth.PAYLOAD in plan.depths:
         _use_one_thread()
@@ -163,6 +179,7 @@ def run(plan: Plan, on_progress: Callable[[Report], None] | None = None) -> Repo
 
     def finished_example() -> None:
         report.seconds = time.perf_counter() - began
+        report.shrinking = recorder.first is not None
         if on_progress is not None:
             on_progress(report)
 
@@ -203,7 +220,7 @@ def _goes_on(plan: Plan, report: Report, beyond: int) -> bool:
 
 def _run_batch(plan: Plan, report: Report, recorder: Recorder, batch: int, examples: int) -> None:
     depths = tuple(depth.value for depth in plan.depths)
-    settings = settings_for(plan.engine, depths, report.backends(), report.profiles())
+    settings = settings_for(plan.engine, depths, report.backends(), report.profiles(), report.hosts())
     machine = machine_class(settings, report.capabilities, report.tally, recorder)
     database = None if plan.database is None else DirectoryBasedExampleDatabase(plan.database)
     phases = (

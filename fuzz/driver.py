@@ -66,6 +66,8 @@ class Recorder:
         """Note an example that failed, if it is the first."""
         if isinstance(error, InvariantViolated):
             self._note(example.setting, tuple(example.log), error, tally)
+            if self.on_example is not None:
+                self.on_example()
 
     def _note(self, setting: Setting, log: tuple[Step, ...], found: InvariantViolated, tally: Tally) -> None:
         if self.first is None:

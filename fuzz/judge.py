@@ -5,6 +5,7 @@ breaks.
 from __future__ import annotations
 
 from kvcrucible.contract.errors import RefusalKind
+from kvcrucible.contract.in_words import in_words
 from kvcrucible.contract.operations import (
     Admitted,
     BeginUnit,
@@ -21,16 +22,13 @@ from kvcrucible.contract.operations import (
     Waiting,
     WaitingKind,
 )
+from kvcrucible.invariants.judgements import PREDICTED_OUTCOME
 from kvcrucible.invariants.violation import Violation, mismatch
-
-#: Not an invariant of DESIGN 5: the engine answered otherwise than the reference predicts and no invariant names the
-#: difference more closely.
-PREDICTED_OUTCOME = "predicted-outcome"
 
 
 def judge_outcome(operation: Operation, expected: Outcome, actual: Outcome) -> list[Violation]:
     """Return every difference between prediction and answer, the most telling first."""
-    what = f"{operation!r}"
+    what = in_words(operation)
     violations: list[Violation] = []
     if actual.refusal is not expected.refusal:
         name = _refusal_invariant(operation, expected.refusal, actual.refusal)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from kvcrucible.contract.snapshot import KEYED_PARTS, Snapshot, Touched
 from kvcrucible.invariants.checker import Checker
+from kvcrucible.invariants.judgements import UNREPORTED_CHANGE
 from kvcrucible.invariants.shadow import Shadow, Step
-from kvcrucible.invariants.violation import UNREPORTED_CHANGE, Violation, mismatch
+from kvcrucible.invariants.violation import Violation, mismatch
 
 #: Entries that an unreported-change message names per part; a lost report may concern thousands of pages.
 MAX_NAMED_ENTRIES = 5
@@ -127,4 +128,6 @@ def _unreported(unseen: Touched, known: Snapshot, found: Snapshot) -> list[Viola
         violations.append(
             mismatch(UNREPORTED_CHANGE, "pools", found.counters, f"{known.counters}, as last reported")
         )
+    if found.host != known.host:
+        violations.append(mismatch(UNREPORTED_CHANGE, "host", found.host, f"{known.host}, as last reported"))
     return violations

@@ -7,17 +7,12 @@ from dataclasses import dataclass
 
 from kvcrucible.contract.errors import CrucibleError
 
-#: Not an invariant of DESIGN 5: the engine changed an entry and did not report it as touched, so that the checks of
-#: single steps never saw the change.
-UNREPORTED_CHANGE = "unreported-change"
-
-#: Not an invariant of DESIGN 5: the engine raised something that is not a refusal.
-ENGINE_FAULT = "engine-fault"
-
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken invariant: its public id, and a message that names the objects, what was found and what was due."""
+    """One broken invariant, or a judgement of the harness: its public id, and a message that names the objects, what
+    was found and what was due.
+    """
 
     invariant: str
     message: str

@@ -273,7 +273,9 @@ def _cut(
             return _against(f"{name}: truncate to {cut}", at, text[at], token, logits[row])
         checked += 1
     side.cache.finish(child)
-    return Exercise(f"{name}: truncate", f"to position {cut} below a fork at {fork}", checked)
+    return Exercise(
+        f"{name}: truncate", f"to position {cut}, while a fork at position {fork} keeps the pages", checked
+    )
 
 
 def _against(stage: str, position: int, due: int, token: int, logits: torch.Tensor) -> Disagreement:

@@ -7,7 +7,8 @@ settings give the same figures on every machine.  One round is:
 1. submit requests while there is room among the ``concurrency``, then ``schedule``;
 2. go through the active sequences in an order drawn from ``seed``: one prefill chunk, a unit of its own, for each whose
    prompt is incomplete; a completed prompt is checkpointed, so that it can be found while its answer is being written;
-3. one unit for the next decode run of all the others; a run of n stands for n rounds;
+3. one unit for the next decode run of all the others; a run of n stands for n rounds, and beyond ``LONG_TOKENS`` runs
+   grow with the sequence;
 4. finish what is complete, retaining it, in the same order, which is the order in which pressure releases it again.
 
 Every generated token gets a KV position, the last one too.  Once the trace is through, every continuation is released,
@@ -51,7 +52,15 @@ from kvcrucible.perf.replay_tokens import InfiniteCache, output_of, prompt_of
 from kvcrucible.perf.replay_watch import OperationFailed, Subject, WatchedEngine
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kvcrucible.perf.traces.request import TraceRequest
+
+
+#: Tokens of a sequence from which on its decode runs grow in proportion.  A step is judged on all the pages of the
+#: sequences that it touches, so runs of one length would make a sequence cost the square of its length.  Below it,
+#: where the recorded traces are, every run has the length that was asked for.
+LONG_TOKENS = 1 << 18
 
 
 @dataclass(slots=True)
@@ -69,11 +78,17 @@ class _Live:
     def output_left(self) -> int:
         return self.request.output_tokens - self.output_done
 
+    def next_run(self, asked: int) -> int:
+        """Return how many tokens to decode next where ``asked`` is the most of an ordinary run."""
+        written = self.request.prompt_tokens + self.output_done
+        return min(max(asked, asked * written // LONG_TOKENS), self.output_left)
+
 
 class Replay:
     """One replay of ``requests``, which are in order of arrival.  Run it once; it owns its engine.
 
     ``on_progress`` is called with the number of requests that are over, refused ones included, whenever it rises.
+    ``history``: where to write the engine's history; it is complete once the replay is over, however that came.
     """
 
     def __init__(
@@ -81,10 +96,11 @@ class Replay:
         requests: Sequence[TraceRequest],
         settings: ReplaySettings,
         on_progress: Callable[[int], None] | None = None,
+        history: Path | None = None,
     ) -> None:
         self._requests, self._settings = requests, settings
         self._on_progress = on_progress
-        self._watched = WatchedEngine(settings.engine_config(), settings.full_every)
+        self._watched = WatchedEngine(settings.engine_config(), settings.full_every, history)
         self._random = random.Random(settings.seed)
         self._infinite = InfiniteCache()
         self._counts = Counts()
@@ -107,6 +123,7 @@ class Replay:
             failure = failed
         except KeyboardInterrupt:
             cut_short = True
+        self._watched.close(empty=failure is None and not cut_short)
         cpu_seconds = time.process_time() - began
         return figures_of(self._counts, self._watched, self._next, failure, cut_short, cpu_seconds)
 
@@ -123,6 +140,7 @@ class Replay:
             outcome = self._watched.perform(submit, [Subject(request.id)])
             if outcome.refusal is not None:
                 self._counts.refused[outcome.refusal.value] += 1
+                self._counts.refused_tokens.append(request.prompt_tokens + request.output_tokens)
                 self._report_progress()
                 continue
             assert isinstance(outcome.value, int)
@@ -208,7 +226,7 @@ class Replay:
     def _decode(self, decoding: list[_Live]) -> None:
         work: list[Work] = []
         for live in decoding:
-            length = min(self._settings.decode_run, live.output_left)
+            length = live.next_run(self._settings.decode_run)
             work.append(Append(live.sequence, output_of(live.ordinal, live.output_done, length)))
             live.output_done += length
             self._counts.appended_tokens += length

@@ -22,6 +22,7 @@ class Counts:
     ideal_tokens: int = 0
     appended_tokens: int = 0
     finished: int = 0
+    refused_tokens: list[int] = field(default_factory=list)
 
     @property
     def over(self) -> int:
@@ -38,7 +39,8 @@ class Figures:
     admitted requests: ``ideal_hit_tokens`` by the engine's rule (token for token, at most all but the last),
     ``ideal_block_hit_tokens`` by whole blocks.  ``page_grants``: logical pages that units materialised; the tail copies
     of forks are ``page_copies``.  ``step_checks``: operations whose step was judged.  ``judged``: how often each
-    invariant had something to judge.
+    invariant had something to judge.  ``smallest_refused_tokens``, ``largest_refused_tokens``: prompt and output of the
+    requests that can never run, None where there are none.
     """
 
     requests: int
@@ -63,11 +65,18 @@ class Figures:
     failure: OperationFailed | None
     cut_short: bool
     cpu_seconds: float
+    smallest_refused_tokens: int | None = None
+    largest_refused_tokens: int | None = None
 
     @property
     def held(self) -> bool:
-        """Whether no invariant was broken, as far as the replay came."""
-        return self.failure is None
+        """Whether something ran and no invariant was broken, as far as the replay came."""
+        return self.failure is None and not self.inconclusive
+
+    @property
+    def inconclusive(self) -> bool:
+        """Whether the replay went to its end and ran nothing: every request was refused."""
+        return self.failure is None and not self.cut_short and not any(self.admitted.values())
 
     @property
     def hit_ratio(self) -> float:
@@ -96,6 +105,7 @@ class Figures:
         failure = self.failure
         return plain | {
             "held": self.held,
+            "inconclusive": self.inconclusive,
             "hit_ratio": self.hit_ratio,
             "ideal_hit_ratio": self.ideal_hit_ratio,
             "ideal_block_hit_ratio": self.ideal_block_hit_ratio,
@@ -150,4 +160,6 @@ def figures_of(
         failure=failure,
         cut_short=cut_short,
         cpu_seconds=cpu_seconds,
+        smallest_refused_tokens=min(counts.refused_tokens, default=None),
+        largest_refused_tokens=max(counts.refused_tokens, default=None),
     )

@@ -11,8 +11,9 @@ from kvcrucible.contract.config import EngineConfig, PoolSpec
 class ReplaySettings:
     """Geometry of the engine and the rhythm of the replay.
 
-    ``prefill_chunk`` and ``decode_run`` are the most tokens that one unit writes of a sequence.  ``max_context`` None
-    lets one sequence fill the pool.  ``full_every`` counts operations.
+    ``prefill_chunk`` and ``decode_run`` are the most tokens that one unit writes of a sequence; decode runs of a very
+    long one grow with it (``kvcrucible.perf.replay.LONG_TOKENS``).  ``max_context`` None lets one sequence fill the
+    pool.  ``full_every`` counts operations.
     """
 
     capacity_pages: int

@@ -44,7 +44,10 @@ def check_header(path: Path, blocks: dict[int, tuple[int, int]]) -> None:
         with path.open("rb") as stream:
             _Walk(path, stream, path.stat().st_size, blocks).file()
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
+        raise InputError(
+            f"{path}: {error.strerror or error}; name a GGUF file of the Llama family, or get the demonstration model "
+            "with `kvcrucible model fetch`"
+        ) from error
 
 
 class _Walk:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class TorchHostMemory:
     """``capacity_bytes`` bytes of host memory, allocated once and zeroed; page-locked where ``pinned``.
 
-    Knows offsets, not extents: who owns which bytes is the arena's knowledge.  Offsets and sizes are bytes.  The object
-    owns the memory; drop it to free it.
+    Implements ``HostMemory``.  Knows offsets, not extents: who owns which bytes is the arena's knowledge.  Offsets and
+    sizes are bytes.  The object owns the memory; drop it to free it.
     """
 
     def __init__(self, capacity_bytes: int, *, pinned: bool = False) -> None:
@@ -28,6 +28,11 @@ class TorchHostMemory:
         if capacity_bytes < 1:
             raise BadArgument(f"{capacity_bytes} bytes of host memory", "a size below 1", "give 1 or more")
         self.buffer = torch.zeros(capacity_bytes, dtype=torch.uint8, pin_memory=pinned)
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Bytes that there are."""
+        return len(self.buffer)
 
     def fill(self, offset: int, size: int, value: int) -> None:
         """Set every byte of ``[offset, offset + size)`` to ``value``, 0 to 255 (poison)."""
@@ -62,7 +67,7 @@ class TorchHostMemory:
         if offset < 0 or size < 0 or offset + size > len(self.buffer):
             raise BadArgument(
                 f"bytes [{offset}, {offset + size}) of host memory",
-                f"{len(self.buffer)} bytes",
+                f"{self.capacity_bytes} bytes",
                 "stay within an extent of the arena",
             )
         return self.buffer[offset : offset + size]

@@ -19,7 +19,7 @@ from kvcrucible.engine.kernels.backends import check_name
 from kvcrucible.engine.kernels.batch import check_mapped, slots
 from kvcrucible.engine.kernels.blocks import PageCopy
 from kvcrucible.engine.kernels.view import LayerView
-from kvcrucible.engine.storage.interface import HOLE
+from kvcrucible.engine.storage.interface import HOLE, StoredPlanes
 from kvcrucible.engine.storage.planes import allocate_side
 
 
@@ -75,6 +75,10 @@ class TorchStorage:
     def plane_bytes(self) -> int:
         """Bytes of all planes: ``capacity_pages`` page groups of the profile."""
         return self.capacity_pages * self.profile.bytes_per_page_group(self.geometry, self.page_size)
+
+    def stored(self) -> StoredPlanes:
+        """Return what the planes are, for comparison with what a pool declares."""
+        return StoredPlanes(self.profile, self.geometry, self.page_size, self.order)
 
     def planes(self) -> list[Tensor]:
         """Return every plane itself, not a copy: layer by layer, keys before values, codes before scales.

@@ -7,7 +7,6 @@ verdicts that count as killed: a judge that falls over proves nothing.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -20,6 +19,8 @@ from statistics import median
 from typing import Any
 
 from kvcrucible.contract.errors import ExitStatus
+from kvcrucible.contract.extras import install_remedy
+from kvcrucible.fuzz.cores import usable_cores
 from kvcrucible.fuzz.faults.catalogue import Fault
 from kvcrucible.fuzz.faults.child import NO_FAULT
 from kvcrucible.fuzz.setting import Depth
@@ -113,7 +114,7 @@ def run_trials(
             on_done(done)
         return done
 
-    with ThreadPoolExecutor(max(1, min(jobs, _cores()))) as pool:
+    with ThreadPoolExecutor(max(1, min(jobs, usable_cores()))) as pool:
         return list(pool.map(one, trials))
 
 
@@ -123,7 +124,7 @@ def run_trial(trial: Trial) -> FaultRun:
     expects = () if trial.fault is None else trial.fault.expects
     blank = FaultRun(name, trial.depth.value, trial.options.seed, Verdict.NOT_RUN)
     if trial.depth is Depth.PAYLOAD and find_spec("torch") is None:
-        return replace(blank, note="payload depth needs torch (the extra 'engine')")
+        return replace(blank, note=f"payload depth needs torch: {install_remedy('engine')}")
     return _judge(blank, expects, _start(name, trial.depth, trial.options))
 
 
@@ -183,9 +184,3 @@ def _judge(
         length=len(failure["steps"]),
         reproduction=failure["reproduction"],
     )
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from kvcrucible.contract.profiles import PROFILES, Geometry, PlaneOrder
-from kvcrucible.engine.host.packing import PackedLayout, coalesce_logical
+from kvcrucible.engine.host.packing import PackedLayout, coalesce
 from kvcrucible.engine.kernels import api
 from kvcrucible.engine.kernels.blocks import PageCopy
 from kvcrucible.fuzz.kernels.backends import smallest_tile
@@ -30,7 +30,8 @@ from kvcrucible.fuzz.kernels.stage import (
     upload,
     write_rows,
 )
-from kvcrucible.invariants.violation import ENGINE_FAULT, Violation
+from kvcrucible.invariants.judgements import ENGINE_FAULT
+from kvcrucible.invariants.violation import Violation
 from kvcrucible.reference.attention import attention, error_budget
 
 #: Layers of stages whose planes are copied as a whole: more than one, so that they can be mistaken for each other.
@@ -161,7 +162,7 @@ def _pack(case: Case, backend: str, device: str) -> list[Violation]:
         expected = extent.numpy().copy()
         for part, page_bytes in _places(stage, layout):
             expected[part] = page_bytes
-        runs = coalesce_logical(stage.pages[0])
+        runs = coalesce((page, slot) for slot, page in enumerate(stage.pages[0]))
         api.pack(extent, layout, stage.storage.planes(), runs, backend=backend)
         _wait(device)
         if not np.array_equal(extent.numpy(), expected):
@@ -183,7 +184,7 @@ def _unpack(case: Case, backend: str, device: str) -> list[Violation]:
         for part, page_bytes in _places(stage, layout):
             page_bytes[...] = extent.numpy()[part]
         written = {(page, offset) for page in stage.pages[0] for offset in range(case.page_size)}
-        runs = coalesce_logical(stage.pages[0])
+        runs = coalesce((page, slot) for slot, page in enumerate(stage.pages[0]))
         api.unpack(extent, layout, stage.storage.planes(), runs, backend=backend)
         _wait(device)
         if found := _compare(stage, written, f"unpacked, {mapping} page ids", exact=True):

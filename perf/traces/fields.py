@@ -43,9 +43,9 @@ def parse_object(text: str) -> dict[str, Any]:
             f"no JSON ({error.msg}, column {error.colno})",
             "the file may be cut short or of another format; write one object a line",
         ) from None
-    except ValueError as error:
+    except ValueError:
         # Integers of thousands of digits: Python refuses to convert them.
-        raise Malformed(f"no usable JSON ({error})", "write plain numbers") from None
+        raise Malformed("a number of thousands of digits", "write numbers of at most 20 digits") from None
     if not isinstance(value, dict):
         raise Malformed(f"a JSON {type(value).__name__}", "write one object a line")
     return value

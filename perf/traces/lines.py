@@ -55,10 +55,11 @@ class _Counted(io.RawIOBase):
 
 
 class Lines:
-    """Iterator over the lines of a file that are not blank, decoded and without their ends.
+    """Iterator over the lines of a file, decoded and without their ends; blank ones may stand at its end only.
 
-    Owns the file until :meth:`close`.  ``number`` is the line last read, from 1.  Raises :class:`InputError` that names
-    file and line for what cannot be read or passes a limit.
+    A blank line before others is an editor's slip, or where something is missing: to pass it over would hide the one to
+    spare the other.  Owns the file until :meth:`close`.  ``number`` is the line last read, from 1.  Raises
+    :class:`InputError` that names file and line for what cannot be read or passes a limit.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,6 +68,8 @@ class Lines:
         self._decompressed = 0
         try:
             file = io.FileIO(path)
+        except IsADirectoryError:
+            raise InputError(f"{path}: a folder; name one trace in it") from None
         except OSError as error:
             raise InputError(f"{path}: cannot be opened ({error.strerror}); check the name") from None
         try:
@@ -107,13 +110,18 @@ class Lines:
         return self
 
     def __next__(self) -> str:
+        blank = 0
         while line := self._read():
             if self.number == 1:
                 line = line.removeprefix(_UTF8_BOM)
             if line and not line.isspace():
                 break
+            blank = blank or self.number
         else:
             raise StopIteration
+        if blank:
+            self.number = blank
+            raise self.error("blank, and others follow", "remove it, or put back what is missing")
         try:
             return line.rstrip(b"\r\n").decode("utf-8")
         except UnicodeDecodeError as error:

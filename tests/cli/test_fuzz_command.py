@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import textwrap
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,24 @@ sys.argv[0] = "kvcrucible"
 main()
 """
 
+#: Runs the command line and says on a line of its own that the first example is over.
+SAYING_WHEN = """
+import sys
+from kvcrucible.fuzz.driver import Driver
+
+teardown = Driver.teardown
+
+def first_teardown(self):
+    teardown(self)
+    Driver.teardown = teardown
+    print("first example over", flush=True)
+
+Driver.teardown = first_teardown
+from kvcrucible.cli.main import main
+sys.argv[0] = "kvcrucible"
+main()
+"""
+
 
 def kvcrucible_fuzz(
     *arguments: str, command: list[str] = COMMAND, **options: Any
@@ -49,6 +68,7 @@ def test_a_campaign_that_holds_ends_with_its_tables(tmp_path: Path) -> None:
         "operations by kind",
         "refusals by kind",
         "coverage goals",
+        "ordered pairs of operations",
         "invariants judged",
         "steps/s",
         "seed 5",
@@ -98,10 +118,13 @@ def test_a_time_limit_is_inconclusive(tmp_path: Path) -> None:
 
 def test_an_interruption_keeps_what_was_done(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [*COMMAND, "--examples", "1000000", "--depth", "ledger"],
+        [sys.executable, "-c", SAYING_WHEN, "fuzz", "--examples", "1000000", "--depth", "ledger"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        # A shell starts background jobs with interrupts ignored, and these tests may run in one.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - one call, no lock
     )  # fmt: skip
-    time.sleep(3)
+    assert process.stdout is not None
+    assert "first example over" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == ExitStatus.INTERRUPTED, err
@@ -113,6 +136,8 @@ def test_an_interruption_keeps_what_was_done(tmp_path: Path) -> None:
     [
         (("--engine", "[red]mine[/red]\x1b[2J"), "unknown engine"),
         (("--depth", "deep"), "unknown depth"),
+        (("--host", "maybe"), "unknown host"),
+        (("--pools", "draft"), "unknown pools"),
         (("--examples", "0"), "--examples"),
     ],
 )
@@ -123,25 +148,88 @@ def test_a_bad_argument_is_a_usage_error(arguments: tuple[str, ...], message: st
     assert "\x1b[2J" not in done.stderr + done.stdout
 
 
-def test_ledger_depth_needs_no_torch(tmp_path: Path) -> None:
-    blocked = textwrap.dedent(
-        """
+def without(*libraries: str) -> list[str]:
+    """Return the command in a Python where these libraries do not exist."""
+    blocked = f"""
         import sys
 
         class Absent:
             def find_spec(self, name, path=None, target=None):
-                if name.partition(".")[0] in ("torch", "numpy", "triton", "pynvml"):
-                    raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+                if name.partition(".")[0] in {libraries!r}:
+                    raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
         sys.meta_path.insert(0, Absent())
-        sys.argv = ["kvcrucible", "fuzz", "--examples", "5", "--seed", "1"]
+        sys.argv[0] = "kvcrucible"
         from kvcrucible.cli.main import main
         main()
         """
-    )
-    done = kvcrucible_fuzz(command=[sys.executable, "-c", blocked], cwd=tmp_path)
+    return [sys.executable, "-c", textwrap.dedent(blocked), "fuzz"]
+
+
+TENSOR_LIBRARIES = ("torch", "numpy", "triton", "pynvml")
+
+
+def test_ledger_depth_needs_no_torch_and_the_command_that_brings_it_is_named(tmp_path: Path) -> None:
+    done = kvcrucible_fuzz("--examples", "5", "--seed", "1", command=without(*TENSOR_LIBRARIES), cwd=tmp_path)
     assert done.returncode == ExitStatus.HELD, done.stderr
     assert "depth ledger" in done.stdout
+    assert "`pip install '.[engine]'`" in done.stderr
+
+
+def test_an_unknown_engine_is_all_that_is_said(tmp_path: Path) -> None:
+    done = kvcrucible_fuzz("--engine", "nope", command=without(*TENSOR_LIBRARIES), cwd=tmp_path)
+    assert done.returncode == ExitStatus.USAGE
+    assert done.stderr == "error: unknown engine 'nope'; known: paged, torch-paged-attention\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "absent"),
+    [
+        (("--engine", "torch-paged-attention"), "torch"),
+        (("--depth", "payload"), "torch"),
+        (("--engine", "torch-paged-attention"), "numpy"),
+    ],
+)
+def test_an_absent_library_is_named_with_the_command_that_brings_it(
+    arguments: tuple[str, ...], absent: str, tmp_path: Path
+) -> None:
+    if absent == "numpy":
+        pytest.importorskip("torch")
+    done = kvcrucible_fuzz(*arguments, command=without(absent), cwd=tmp_path)
+    assert done.returncode == ExitStatus.NOT_RUN, done.stderr
+    assert f"{absent} is not installed; get it with `pip install '.[engine]'`" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("not run: ")
+    assert "No module named" not in done.stderr.splitlines()[-1]
+
+
+def test_shrinking_is_told(tmp_path: Path) -> None:
+    done = kvcrucible_fuzz(
+        "--depth", "ledger", "--seed", "1", "--out", str(tmp_path),
+        command=[sys.executable, "-c", BROKEN, "fuzz"],
+        env={**os.environ, "FORCE_COLOR": "1", "COLUMNS": "120"},
+    )  # fmt: skip
+    assert done.returncode == ExitStatus.VIOLATION
+    before, _, after = done.stderr.partition("found one, shrinking")
+    assert "fuzzing paged" in before
+    assert after
+
+
+def test_minimal_steps_leave_out_what_is_default(tmp_path: Path) -> None:
+    done = kvcrucible_fuzz(
+        "--depth", "ledger", "--seed", "1", "--out", str(tmp_path),
+        command=[sys.executable, "-c", BROKEN, "fuzz"],
+    )  # fmt: skip
+    shown = done.stdout[done.stdout.index("minimal sequence") :]
+    assert "Submit(prompt=" in shown
+    for default in (
+        "identity=",
+        "session=None",
+        "consume=False",
+        "backend=None",
+        "poison=",
+        "engine='paged'",
+    ):
+        assert default not in shown
 
 
 def test_a_violation_is_reported_even_where_nothing_can_be_written(tmp_path: Path) -> None:

@@ -27,10 +27,9 @@ from kvcrucible.fuzz.faults.run import (
     trials_of,
     unchanged_trials,
 )
-from kvcrucible.fuzz.judge import PREDICTED_OUTCOME
 from kvcrucible.fuzz.setting import Depth
+from kvcrucible.invariants.judgements import JUDGEMENTS
 from kvcrucible.invariants.registry import IDS
-from kvcrucible.invariants.violation import ENGINE_FAULT
 
 CHILD = [sys.executable, "-m", "kvcrucible.fuzz.faults.child"]
 ALL = list(catalogue().values())
@@ -67,7 +66,7 @@ def test_the_catalogue_keeps_its_schema() -> None:
 
 def test_there_are_at_least_ten_and_every_one_is_told_by_an_invariant() -> None:
     assert len(ALL) >= 10
-    known = {*IDS, ENGINE_FAULT, PREDICTED_OUTCOME}
+    known = {*IDS, *JUDGEMENTS}
     assert {planted.id: set(planted.expects) - known for planted in ALL if set(planted.expects) - known} == {}
     assert set(Depth) == {planted.depth for planted in ALL}
     assert all(bug.url.startswith("https://") for planted in ALL for bug in planted.recreates)

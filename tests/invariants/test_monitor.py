@@ -13,10 +13,10 @@ from kvcrucible.contract.snapshot import Touched
 from kvcrucible.contract.tokens import run
 from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.observe import drain, snapshot
+from kvcrucible.invariants.judgements import UNREPORTED_CHANGE
 from kvcrucible.invariants.monitor import Monitor, differences
 from kvcrucible.invariants.registry import checkers
 from kvcrucible.invariants.shadow import Shadow, shared_length
-from kvcrucible.invariants.violation import UNREPORTED_CHANGE
 
 
 @pytest.mark.parametrize(

@@ -156,5 +156,5 @@ def test_values_that_are_not_finite(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    refused(tmp_path / "absent.gguf", "No such file")
+    refused(tmp_path / "absent.gguf", "No such file.*kvcrucible model fetch")
     refused(tmp_path, "Is a directory")

@@ -11,6 +11,8 @@ import pytest
 from kvcrucible.contract.config import pages_for
 from kvcrucible.contract.operations import Waiting, WaitingKind
 from kvcrucible.contract.tokens import common_prefix, count
+from kvcrucible.engine import observe as observe_module
+from kvcrucible.engine import starting
 from kvcrucible.engine.cache import ContextCache
 from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.pages import PageLedger
@@ -18,7 +20,8 @@ from kvcrucible.engine.pool import PagePool
 from kvcrucible.engine.prefix import PrefixIndex
 from kvcrucible.engine.space import AddressSpace
 from kvcrucible.engine.tables import ExecutionTables
-from kvcrucible.invariants.violation import ENGINE_FAULT
+from kvcrucible.invariants.judgements import ENGINE_FAULT
+from kvcrucible.perf import replay as replay_module
 from kvcrucible.perf.replay import Replay
 from kvcrucible.perf.replay_figures import Figures
 from kvcrucible.perf.replay_settings import ReplaySettings
@@ -41,7 +44,15 @@ def test_a_sound_engine_holds_and_every_invariant_had_something_to_judge(
     figures = Replay(small_trace, small_settings).run()
     assert figures.failure is None
     assert not figures.cut_short
-    assert [name for name, premises in figures.judged.items() if not premises] == []
+    # A replay's device is immediate and has no Host tier: nothing retires and nothing is anywhere else.
+    assert {name for name, premises in figures.judged.items() if not premises} == {
+        "host-conservation",
+        "one-visible-replica",
+        "publish-order",
+        "recycle-fenced",
+        "replica-valid",
+        "transfer-pinned",
+    }
     admitted = sum(figures.admitted.values())
     assert figures.requests == len(small_trace) == admitted + sum(figures.refused.values())
     assert figures.finished == admitted
@@ -142,6 +153,37 @@ def test_chunks_and_runs_change_the_steps_and_not_what_is_written(
     assert fine.appended_tokens == whole.appended_tokens
 
 
+def test_the_work_for_one_long_answer_grows_with_its_length_and_not_with_the_square_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replay_module, "LONG_TOKENS", 1_024)
+    observed: list[int] = []
+    space = observe_module._space
+
+    def counted(owner: int, held: Any, provisional: int) -> Any:
+        observed.append(len(held.pages))
+        return space(owner, held, provisional)
+
+    monkeypatch.setattr(observe_module, "_space", counted)
+
+    def pages_looked_at(output: int) -> int:
+        observed.clear()
+        settings = ReplaySettings(4_096, page_size=16, decode_run=16, full_every=1_000_000)
+        figures = Replay([TraceRequest(0, 0.0, 16, output, None, None, None)], settings).run()
+        assert figures.held
+        assert figures.appended_tokens == output
+        return sum(observed)
+
+    assert pages_looked_at(32_000) < 6 * pages_looked_at(8_000)
+
+
+def test_an_ordinary_answer_is_decoded_in_runs_of_the_length_asked_for() -> None:
+    settings = ReplaySettings(1_024, decode_run=16)
+    figures = Replay([TraceRequest(0, 0.0, 20_000, 1_600, None, None, None)], settings).run()
+    # Submit, schedule, three chunks, a checkpoint, a hundred runs, finish, progress at the end of each round, release.
+    assert figures.operations == 1 + 1 + 2 * 3 + 1 + 2 * 100 + 1 + 103 + 1
+
+
 def test_an_interrupt_leaves_partial_figures(
     small_trace: Trace, small_settings: ReplaySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,7 +256,7 @@ def tail_not_copied(patch: pytest.MonkeyPatch) -> None:
 
 def nobody_admitted(patch: pytest.MonkeyPatch) -> None:
     waiting = WaitingKind.DEVICE_CAPACITY
-    patch.setattr(Engine, "_admit_head", lambda self, request: Waiting(request.sequence, waiting))
+    patch.setattr(starting, "admit_head", lambda engine, request: Waiting(request.sequence, waiting))
 
 
 def engine_breaks_down(patch: pytest.MonkeyPatch) -> None:

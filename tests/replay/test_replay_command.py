@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -104,6 +105,61 @@ def test_a_violation_exits_1_and_names_invariant_operation_and_request(
     assert plain["failure"]["requests"]
 
 
+def lengths(folder: Path, *requests: tuple[int, int], blocks: bool = False) -> Path:
+    """Write a trace of (prompt, output) lengths; with ``blocks`` every prompt starts like the others."""
+    path = folder / "lengths.jsonl"
+    write_trace(
+        path,
+        [
+            TraceRequest(
+                ordinal,
+                0.0,
+                prompt,
+                output,
+                tuple(range(prompt // 16)) if blocks else None,
+                16 if blocks else None,
+                None,
+            )
+            for ordinal, (prompt, output) in enumerate(requests)
+        ],
+    )
+    return path
+
+
+def test_a_replay_of_nothing_is_inconclusive_and_says_what_would_fit(invoke: Invoke, tmp_path: Path) -> None:
+    path = lengths(tmp_path, (100, 30), (1_000, 24))
+    options = ("--capacity-pages", 2, "--page-size", 64)
+    result = invoke(path, *options)
+    assert result.exit_code == ExitStatus.INCONCLUSIVE
+    assert "INCONCLUSIVE: nothing was replayed, 2 of 2 requests were refused" in result.stderr
+    assert "they need 3 to 16 pages of 64, the pool has 2" in result.stderr
+    assert "--capacity-pages 16" in result.stderr
+    plain = json.loads(invoke(path, *options, "--json").stdout)
+    assert (plain["held"], plain["inconclusive"]) == (False, True)
+    # The remedy that it names is one.
+    remedied = invoke(path, "--capacity-pages", 16, "--page-size", 64, "--json")
+    assert remedied.exit_code == ExitStatus.HELD
+    assert json.loads(remedied.stdout)["refused"] == {}
+
+
+def test_refused_requests_among_others_are_told_with_the_option_that_lets_them_in(
+    invoke: Invoke, tmp_path: Path
+) -> None:
+    result = invoke(lengths(tmp_path, (100, 30), (1_000, 24)), "--max-context", 200)
+    assert result.exit_code == ExitStatus.HELD
+    assert "1 of 2 requests were refused" in result.stderr
+    assert "--max-context 1024" in result.stderr
+    assert "--capacity-pages" not in result.stderr
+
+
+def test_few_hits_are_explained(invoke: Invoke, tmp_path: Path) -> None:
+    path = lengths(tmp_path, *[(160, 8)] * 6, blocks=True)
+    together = invoke(path, "--page-size", 16)
+    assert " ".join(together.stdout.split()).count("all 6 requests run at the same time") == 1
+    alone = invoke(path, "--page-size", 16, "--concurrency", 1)
+    assert "Few hits" not in alone.stdout
+
+
 def test_an_interrupt_prints_partial_figures_and_exits_130(
     invoke: Invoke, trace_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,9 +249,10 @@ def test_torch_and_numpy_are_not_needed(trace_file: Path) -> None:
 
 
 def recorded(repository: Path, name: str) -> Path:
-    path = repository.parent / "shared" / "data" / "traces" / name
+    data = Path(os.environ.get("KVCRUCIBLE_DATA") or repository.parent / "shared" / "data")
+    path = data / "traces" / name
     if not path.exists():
-        pytest.skip(f"the recorded trace {name} is not at hand")
+        pytest.skip(f"no recorded trace {name}: set KVCRUCIBLE_DATA to the folder that holds traces/")
     return path
 
 

@@ -65,8 +65,8 @@ def _windows(content: bytes) -> bytes:
     return b"\xef\xbb\xbf" + content.replace(b"\n", b"\r\n")
 
 
-def _blank_lines(content: bytes) -> bytes:
-    return b"\n  \n" + content.replace(b"\n", b"\n\r\n") + b"\t\n\n"
+def _blank_end(content: bytes) -> bytes:
+    return content + b"\t\n\r\n\n"
 
 
 def _two_members(content: bytes) -> bytes:
@@ -80,7 +80,7 @@ PACKINGS: tuple[Callable[[bytes], bytes], ...] = (
     _no_final_newline,
     _windows,
     lambda content: gzip.compress(_windows(content)),
-    _blank_lines,
+    _blank_end,
     _two_members,
 )
 
@@ -177,8 +177,11 @@ def test_a_file_that_is_no_trace_is_refused_when_it_is_opened_or_first_read(
 
 
 def test_what_cannot_be_opened_is_an_input_error(tmp_path: Path) -> None:
-    for path in (tmp_path / "absent", tmp_path):
-        with pytest.raises(InputError, match="cannot be opened"):
+    for path, said in (
+        (tmp_path / "absent", "cannot be opened"),
+        (tmp_path, "a folder; name one trace in it"),
+    ):
+        with pytest.raises(InputError, match=said):
             open_trace(path)
     with pytest.raises(InputError, match="limit of 0"):
         open_trace(tmp_path / "absent", limit=0)

@@ -102,8 +102,18 @@ def complaint(path: Path, line: int) -> str:
 def test_a_wrong_value_is_quoted(
     trace_file: Write, normalised_line: Make, changes: dict[str, object], said: str
 ) -> None:
-    path = trace_file(normalised_line() + b"\n" + normalised_line(**changes) + normalised_line())
-    assert complaint(path, 3).startswith(said)
+    path = trace_file(normalised_line() + normalised_line(**changes) + normalised_line())
+    assert complaint(path, 2).startswith(said)
+
+
+@pytest.mark.parametrize("blank", [b"\n", b"  \r\n", b"\t\n\n\n"])
+def test_a_blank_line_before_others_is_refused_with_its_number(
+    trace_file: Write, normalised_line: Make, blank: bytes
+) -> None:
+    path = trace_file(normalised_line() + normalised_line() + blank + normalised_line())
+    assert complaint(path, 3) == "blank, and others follow; remove it, or put back what is missing"
+    with pytest.raises(InputError, match="line 1: blank"):
+        open_trace(trace_file(blank + normalised_line()))
 
 
 @pytest.mark.parametrize("ids", [2, 3])
@@ -126,7 +136,7 @@ def test_a_partial_last_block_may_have_an_id_or_not(
         (b"null", "a JSON NoneType"),
         (b'{"in": 1, "in": 2}', "key 'in' twice"),
         (b'{"t": 1, "x": {"a": 1, "a": 1}}', "key 'a' twice"),
-        (b'{"in": ' + b"9" * 5_000 + b"}", "no usable JSON"),
+        (b'{"in": ' + b"9" * 5_000 + b"}", "a number of thousands of digits; write numbers of at most 20"),
         (b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "JSON nested too deeply"),
         (b'{"t": 1e999, "in": 1}', "no key 'blocks'"),
         (b'{"id": "\xff"}', "byte 9 is no UTF-8"),
