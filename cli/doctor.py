@@ -5,6 +5,7 @@ Looking never fails: an absent or broken library is a line of the report, and th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -21,6 +22,7 @@ from kvcrucible.cli.doctor_findings import (
     accelerator_finding,
     core_finding,
     installed_version,
+    kernels_finding,
     library_finding,
     machine_findings,
     model_finding,
@@ -44,6 +46,8 @@ def examine(probe: Callable[[str], Outcome] = run_probe) -> list[Finding]:
         findings.append(judge(library, installed_version(library.distribution), outcomes[library.probe]))
         if library.probe == "torch":
             findings.append(accelerator_finding(outcomes["torch"]))
+            asked = os.environ.get("KVCRUCIBLE_KERNELS", "")
+            findings.append(kernels_finding(outcomes["kernels"], outcomes["torch"], asked))
     return [*findings, model_finding()]
 
 
@@ -75,7 +79,7 @@ def _show(findings: list[Finding]) -> None:
     out.print(table)
     if any("pip install" in finding.remedy for finding in findings):
         out.print(
-            "`pip install '.[…]'` is to be run in the checkout of KV Crucible; it is on no package index."
+            "`pip install '.[EXTRA]'` is to be run in the checkout of KV Crucible; it is on no package index."
         )
     for work, lacking in abilities(findings).items():
         out.print(safe(f"{work}: {'can run here' if not lacking else 'lacks ' + ', '.join(lacking)}"))

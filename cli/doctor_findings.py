@@ -21,6 +21,7 @@ from kvcrucible.cli import doctor_machine as machine
 from kvcrucible.cli.doctor_probes import CORE
 from kvcrucible.contract.errors import CrucibleError
 from kvcrucible.contract.extras import install_command
+from kvcrucible.fuzz.cores import usable_cores
 
 #: Seconds that a library may take to import; torch from a cold disk needs a good part of a minute.
 PROBE_TIMEOUT_SECONDS = 120
@@ -62,6 +63,10 @@ LIBRARIES = (
     Library("tokenizers", "tokenizers", install_command("model")),
     Library("nvml", "nvidia-ml-py", install_command("perf")),
 )
+
+
+#: Name of the finding about kernels for main memory.
+KERNELS = "compiled kernels"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +157,24 @@ def accelerator_finding(outcome: Outcome) -> Finding:
     )
 
 
+def kernels_finding(outcome: Outcome, torch: Outcome, asked: str) -> Finding:
+    """Say which kernels work on main memory, and why; ``asked`` is what ``$KVCRUCIBLE_KERNELS`` names, or nothing."""
+    facts = {"asked": asked or None, **outcome.facts}
+    if not outcome.found:
+        reason = outcome.detail.removeprefix("Unbuildable: ")
+        detail = f"the plain ones in torch are used, several times slower: {reason}"
+        remedy = (
+            "install gcc or clang, or name one in CC; the folder for compiled kernels must be yours alone"
+        )
+        return Finding(KERNELS, State.ABSENT, detail, remedy, facts)
+    if not torch.found:
+        return Finding(KERNELS, State.ABSENT, "torch does not work here", "see torch", facts)
+    if asked and asked != "cpu":
+        detail = f"{outcome.detail}; not used: KVCRUCIBLE_KERNELS={asked}"
+        return Finding(KERNELS, State.PRESENT, detail, facts=facts)
+    return Finding(KERNELS, State.PRESENT, f"used on the CPU: {outcome.detail}", facts=facts)
+
+
 def core_finding(outcome: Outcome) -> Finding:
     """Name the core libraries and their versions."""
     versions = {name: installed_version(name) for name in CORE.values()}
@@ -165,7 +188,7 @@ def core_finding(outcome: Outcome) -> Finding:
 
 def machine_findings() -> list[Finding]:
     """Look at everything that needs no library: Python, platform, processors, memory, compiler."""
-    cpus, quota = machine.usable_cpus(), machine.cpu_quota()
+    cpus, quota = usable_cores(), machine.cpu_quota()
     memory, limit = machine.memory_bytes(), machine.memory_limit_bytes()
     shown_quota = "" if quota is None else f", limited to {quota:g} by the control group"
     shown_limit = "" if limit is None else f", limited to {_gib(limit)} by the control group"

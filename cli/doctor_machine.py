@@ -19,13 +19,6 @@ COMPILERS = ("c++", "g++", "clang++")
 VERSION_TIMEOUT_SECONDS = 10
 
 
-def usable_cpus() -> int:
-    """Return on how many processors this process may run; affinity counts, a control group's quota does not."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def cpu_quota(source: Path = CGROUP_CPU) -> float | None:
     """Return the processors' worth of time that the control group grants, or None where it sets no limit."""
     try:

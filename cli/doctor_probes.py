@@ -69,6 +69,14 @@ def torch() -> Seen:
     return f"{build}; on the CPU {vectors}, {threads} threads", facts
 
 
+def kernels() -> Seen:
+    """Compile the CPU kernels, or take them from the cache, and load them; torch is not needed for that."""
+    built = import_module("kvcrucible.engine.kernels.cpu_library").library().built
+    how = "compiled just now" if built.built else "from the cache"
+    facts = {"compiler": built.compiler.version, "flags": list(built.flags), "path": str(built.path)}
+    return f"{built.compiler.version}, {how}", facts
+
+
 def triton() -> Seen:
     """Import triton and its interpreter, through which kernels run on CPU tensors."""
     version = import_module("triton").__version__
@@ -108,7 +116,7 @@ def tokenizers() -> Seen:
 
 
 PROBES: dict[str, Callable[[], Seen]] = {
-    probe.__name__: probe for probe in (core, numpy, torch, triton, nvml, gguf, tokenizers)
+    probe.__name__: probe for probe in (core, numpy, torch, kernels, triton, nvml, gguf, tokenizers)
 }
 
 

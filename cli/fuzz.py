@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,19 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from kvcrucible.fuzz.campaign import Failure, Report
+    from kvcrucible.fuzz.pairs import Pair
 
 #: Where failing examples are written unless told otherwise; git ignores it.
 DEFAULT_OUT = Path("results/failures")
 
-#: What an engine can consist of, with the backend's pool that stands beside Main.
-_POOLS: dict[str, str | None] = {"main": None, "main+mtp": "mtp", "main+draft": "draft"}
+#: Examples of a campaign unless told otherwise.
+_DEFAULT_EXAMPLES = 300
+
+#: How many of the pairs that are missing are named.
+_PAIRS_SHOWN = 12
+
+#: Examples of each cell of a kernel campaign unless told otherwise.
+_EXAMPLES_A_CELL = 3
 
 #: Largest seed that is drawn when none is given; short enough to be typed again.
 _SEED_LIMIT = 1_000_000
@@ -34,13 +42,21 @@ def register(app: typer.Typer) -> None:
         engine: str = typer.Option("paged", help="Engine under test: paged, torch-paged-attention."),
         depth: str = typer.Option("both", help="ledger (no tensors), payload (rows are read back), or both."),
         pools: str = typer.Option(
-            "any", help=f"Pools of the engine: {', '.join(_POOLS)}; any draws among them."
+            "any", help="Pools of the engine: main, main+mtp, main+draft; any draws among them."
         ),
         profile: str = typer.Option("any", help="Storage profile at payload depth; any draws among them."),
-        examples: int = typer.Option(
-            300,
+        host: str = typer.Option("any", help="Host tier: on, off; any draws among them."),
+        matrix: bool = typer.Option(
+            False, help="Run every combination of pools, profile and host at payload depth, in processes."
+        ),
+        jobs: int = typer.Option(
+            1, "--jobs", "-j", min=1, help="Processes of --matrix; never more than there are cores."
+        ),
+        examples: int | None = typer.Option(
+            None,
             min=1,
-            help="Examples to run, at least; from 300 on up to four times as many where coverage goals are missed.",
+            help="Examples to run, at least: 300, or 200 in each configuration of --matrix, or 3 in each cell of "
+            "--kernels. From 300 on up to four times as many where coverage goals are missed.",
         ),
         steps: int = typer.Option(60, min=1, max=1000, help="Most rules in one example."),
         seed: int | None = typer.Option(None, min=0, help="Seed; drawn and printed when not given."),
@@ -49,9 +65,34 @@ def register(app: typer.Typer) -> None:
         ),
         out: Path = typer.Option(DEFAULT_OUT, help="Folder for reproductions of failures."),
         database: Path | None = typer.Option(None, help="Folder in which Hypothesis keeps failing examples."),
+        kernels: bool = typer.Option(False, "--kernels", help="The kernels by themselves, in every cell."),
+        backend: str = typer.Option(
+            "any", help="With --kernels: cpu, torch, interpreter (Triton's), cuda; any is all that can run."
+        ),
         json_output: bool = typer.Option(False, "--json", help="Print the report as JSON."),
     ) -> None:
         """Drive an engine and the reference in lock step until something differs, or all examples held."""
+        seed = secrets.randbelow(_SEED_LIMIT) if seed is None else seed
+        other = {
+            "--engine": engine != "paged",
+            "--depth": depth not in ("both", "payload"),
+            "--pools": pools != "any",
+            "--host": host != "any",
+            "--database": database is not None,
+        }
+        if kernels:
+            _leave_out("--kernels runs kernels alone", other | {"--matrix": matrix, "--jobs": jobs != 1})
+            from kvcrucible.cli.fuzz_kernels import fuzz_kernels
+
+            fuzz_kernels(backend, profile, examples or _EXAMPLES_A_CELL, seed, seconds, out, json_output)
+        other |= {"--backend": backend != "any"}
+        if matrix:
+            other |= {"--profile": profile != "any", "--seconds": seconds is not None}
+            _leave_out("--matrix runs every configuration", other)
+            from kvcrucible.cli.fuzz_matrix import run_and_print
+
+            raise typer.Exit(run_and_print(examples, steps, seed, jobs, out, json_output=json_output))
+        _leave_out("this campaign is not one of --kernels", {"--backend": backend != "any"})
         from kvcrucible.fuzz.campaign import Plan, keep_out_of_the_working_folder, run
 
         keep_out_of_the_working_folder()
@@ -63,13 +104,14 @@ def register(app: typer.Typer) -> None:
         plan = Plan(
             engine,
             _depths(engine, depth),
-            examples,
+            _DEFAULT_EXAMPLES if examples is None else examples,
             steps,
-            secrets.randbelow(_SEED_LIMIT) if seed is None else seed,
+            seed,
             seconds,
             database,
             _backends(pools),
             _profiles(profile),
+            _hosts(host),
         )
         report = _run_with_progress(plan, run)
         path, trouble = _write_reproduction(report, out)
@@ -82,6 +124,13 @@ def register(app: typer.Typer) -> None:
         else:
             _print_report(console(), report, path)
         raise typer.Exit(_status(report))
+
+
+def _leave_out(why: str, given: dict[str, bool]) -> None:
+    """Refuse options that would have no effect."""
+    refused = [name for name, there in given.items() if there]
+    if refused:
+        raise InputError(f"{why}; leave out {', '.join(refused)}")
 
 
 def _depths(engine: str, depth: str) -> Any:
@@ -105,11 +154,23 @@ def _depths(engine: str, depth: str) -> Any:
 
 
 def _backends(pools: str) -> tuple[str | None, ...]:
+    from kvcrucible.fuzz.matrix import POOLS
+
     if pools == "any":
-        return tuple(_POOLS.values())
-    if pools not in _POOLS:
-        raise InputError(f"unknown pools {safe(pools)!r}; use {', '.join(_POOLS)} or any")
-    return (_POOLS[pools],)
+        return tuple(POOLS.values())
+    if pools not in POOLS:
+        raise InputError(f"unknown pools {safe(pools)!r}; use {', '.join(POOLS)} or any")
+    return (POOLS[pools],)
+
+
+def _hosts(host: str) -> tuple[bool, ...]:
+    from kvcrucible.fuzz.matrix import HOSTS
+
+    if host == "any":
+        return tuple(HOSTS.values())
+    if host not in HOSTS:
+        raise InputError(f"unknown host {safe(host)!r}; use {', '.join(HOSTS)} or any")
+    return (HOSTS[host],)
 
 
 def _profiles(profile: str) -> tuple[str, ...]:
@@ -187,6 +248,7 @@ def _print_report(screen: Console, report: Report, path: Path | None) -> None:
     screen.print(f"[bold]coverage goals[/bold] {len(goals) - len(missed)} of {len(goals)} hit")
     if missed:
         screen.print(f"  not reached: {', '.join(missed)}")
+    print_pairs(screen, sum(1 for times in tally.pairs.values() if times), report.missing_pairs())
     judged = {name: times for name, times in tally.invariants.items() if times}
     vacuous = sorted(name for name in judged if not tally.premises[name])
     _print_counts(screen, "invariants judged", judged)
@@ -211,6 +273,16 @@ def _print_report(screen: Console, report: Report, path: Path | None) -> None:
     )
     if report.cut_short:
         screen.print(f"  {safe(report.cut_short)}")
+
+
+def print_pairs(screen: Console, reached: int, missing: Sequence[Pair]) -> None:
+    """Print how many ordered pairs of operations came up, and the first of those that did not."""
+    from kvcrucible.fuzz.pairs import pair_name
+
+    screen.print(f"[bold]ordered pairs of operations[/bold] {reached} of {reached + len(missing)} reached")
+    if missing:
+        more = f" and {len(missing) - _PAIRS_SHOWN} more" if len(missing) > _PAIRS_SHOWN else ""
+        screen.print(f"  not reached: {', '.join(map(pair_name, missing[:_PAIRS_SHOWN]))}{more}")
 
 
 def _print_counts(screen: Console, title: str, counts: dict[str, int]) -> None:

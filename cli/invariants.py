@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
         name: str | None = typer.Argument(None, metavar="[ID]", help="Show this one in full."),
         as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     ) -> None:
-        """List the invariants: ids, statements, sources, and what judges them or why nothing does yet.
+        """List the invariants: ids, statements, sources, and what judges them.
 
         Reports also name judgements of the harness itself; they stand in a section of their own.
         """
@@ -67,15 +67,14 @@ def _find(name: str) -> Invariant:
 def _plain(entry: Invariant) -> dict[str, Any]:
     return {
         "id": entry.id,
-        "status": entry.status.value,
+        "status": "checked",
         "statement": entry.statement,
         "source": entry.source,
-        "judged": entry.depth.value if entry.depth else None,
+        "judged": entry.depth.value,
         "checker": entry.checker.__name__ if entry.checker else None,
         "harness": entry.judge.__name__ if entry.judge else None,
         "needs": sorted(entry.checker.needs) if entry.checker else [],
         "step_check": bool(entry.checker and entry.checker.is_local),
-        "reason": entry.reason,
     }
 
 
@@ -92,22 +91,18 @@ def _show_all() -> None:
     from kvcrucible.cli.console import console
     from kvcrucible.cli.tables import Table
     from kvcrucible.invariants.judgements import JUDGEMENTS
-    from kvcrucible.invariants.registry import INVARIANTS, Status
+    from kvcrucible.invariants.registry import INVARIANTS
 
     table = Table(title="Invariants")
     table.add_column("id", no_wrap=True, style="bold")
-    table.add_column("statement, or why not yet", ratio=1)
+    table.add_column("statement", ratio=1)
     table.add_column("source", max_width=10)
     table.add_column("judged", max_width=11)
     for entry in INVARIANTS.values():
-        later = entry.status is Status.LATER
-        text = f"[dim]{entry.reason}[/dim]" if later else entry.statement
-        judged = entry.depth.value if entry.depth else "[yellow]later[/yellow]"
-        table.add_row(entry.id, text, entry.source, judged)
+        table.add_row(entry.id, entry.statement, entry.source, entry.depth.value)
     out = console()
     out.print(table)
-    checked = sum(entry.status is Status.CHECKED for entry in INVARIANTS.values())
-    out.print(f"{len(INVARIANTS)} invariants: {checked} checked, {len(INVARIANTS) - checked} later.")
+    out.print(f"{len(INVARIANTS)} invariants.")
     out.print()
     others = Table(title="Judgements of the harness, which are no invariants")
     others.add_column("id", no_wrap=True, style="bold")
@@ -131,10 +126,8 @@ def _show_one(entry: Invariant) -> None:
     from kvcrucible.cli.console import console, safe
 
     out = console()
-    judged = f"judged: {entry.depth.value}" if entry.depth else "later"
-    out.print(f"[bold]{entry.id}[/bold]  (DESIGN {entry.source}; {judged})")
-    if entry.statement:
-        out.print(safe(entry.statement))
+    out.print(f"[bold]{entry.id}[/bold]  (DESIGN {entry.source}; judged: {entry.depth.value})")
+    out.print(safe(entry.statement))
     out.print()
     out.print(safe(entry.documentation))
     for kind, code in (("checker", entry.checker), ("harness", entry.judge)):

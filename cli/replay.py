@@ -63,6 +63,9 @@ def replay(
         min=1,
         help="Check the whole state after every this many operations, and at the end.",
     ),
+    history: Path | None = typer.Option(
+        None, "--history", help="Write the engine's history here, for `kvcrucible check`."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Write the figures as JSON; no progress bar."),
 ) -> None:
     """Drive the control plane by a real trace: prefix sharing, retention, admission; every step is checked.
@@ -81,7 +84,7 @@ def replay(
     )
     requests = load_requests(trace, limit)
     with _collector_spared(), _progress(len(requests), quiet=as_json) as advance:
-        figures = Replay(requests, settings, advance).run()
+        figures = Replay(requests, settings, advance, history).run()
     _report(figures, trace, len(requests), settings, as_json)
     raise typer.Exit(_status(figures))
 

@@ -18,7 +18,7 @@ class Capabilities:
     ``aborts``: a unit can be aborted; without it every unit commits.  ``works_per_unit``: most works in one unit (None:
     any number), for engines that cannot grant the pages of several sequences together or not at all.
     ``backends``: the speculative backends' pools that it can have beside Main (decision 0011).
-    ``profiles``: storage profiles that it can hold rows in.
+    ``profiles``: storage profiles that it can hold rows in.  ``host``: it can have a Host tier (decision 0013).
     ``payload``: rows can be written and read back.  ``raw_write``: free and stale bytes can be poisoned.
     ``snapshot_parts``: names of the snapshot's parts that the engine can fill; checkers of others are not run.
     ``unchecked``: what cannot be checked on this engine, in words, one reason each.
@@ -31,6 +31,7 @@ class Capabilities:
     works_per_unit: int | None = None
     backends: frozenset[str] = frozenset(BACKENDS)
     profiles: tuple[str, ...] = tuple(PROFILES)
+    host: bool = True
     payload: bool = True
     raw_write: bool = True
     snapshot_parts: frozenset[str] = field(default_factory=lambda: ALL_PARTS)
@@ -49,7 +50,12 @@ ALL_PARTS: frozenset[str] = frozenset(
         "findable",
         "rows",
         "units",
+        "transfers",
+        "retiring",
+        "extents",
         "queue",
+        "host",
         "free_pages",
+        "host_holes",
     }
 )

@@ -24,6 +24,12 @@ CheckpointId = NewType("CheckpointId", int)
 UnitId = NewType("UnitId", int)
 """Identity of an execution unit; never reused."""
 
+TransferId = NewType("TransferId", int)
+"""Identity of a transfer between Device and Host; never reused."""
+
+#: What offsets and sizes of host extents are multiples of unless a host tier says otherwise: a page of memory.
+DEFAULT_ALIGNMENT_BYTES = 4096
+
 #: Tokens in a page unless a pool says otherwise (DESIGN 3).
 DEFAULT_PAGE_SIZE = 64
 
@@ -70,6 +76,41 @@ class PoolSpec:
         """Which axis of this pool's planes is slowest."""
         return ORDERS[self.name]
 
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page group over all declared planes; 0 where none are declared."""
+        return sum(
+            plane.profile.bytes_per_page_group(plane.geometry, self.page_size) for plane in self.planes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpec:
+    """The Host tier: an arena of ``capacity_bytes``, of which extents take whole multiples of ``alignment_bytes``.
+
+    Raises ``BadArgument`` for an alignment that is no power of two, or a capacity that is no multiple of it, at least
+    once.
+    """
+
+    capacity_bytes: int
+    alignment_bytes: int = DEFAULT_ALIGNMENT_BYTES
+
+    def __post_init__(self) -> None:
+        if self.alignment_bytes < 1 or self.alignment_bytes & (self.alignment_bytes - 1):
+            raise BadArgument(
+                f"extents aligned to {self.alignment_bytes} bytes", "not a power of two", "use 64, 4096, …"
+            )
+        if self.capacity_bytes < self.alignment_bytes or self.capacity_bytes % self.alignment_bytes:
+            raise BadArgument(
+                f"a host arena of {self.capacity_bytes} bytes",
+                f"extents are aligned to {self.alignment_bytes}",
+                "give a multiple, at least once",
+            )
+
+    def rounded(self, size_bytes: int) -> int:
+        """Return the bytes that an extent of ``size_bytes`` takes."""
+        return pages_for(size_bytes, self.alignment_bytes) * self.alignment_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -77,12 +118,14 @@ class EngineConfig:
 
     ``pools`` holds Main first, then at most one speculative backend, MTP or Draft; counters everywhere are vectors in
     this order.  ``max_context`` (S) limits positions of one sequence, ``max_concurrency`` (C) is the number of rows in
-    each pool's block-table matrix.
+    each pool's block-table matrix.  ``host``: the Host tier, None for an engine without one; with it every pool has to
+    declare its planes, since extents have their sizes from them.
     """
 
     pools: tuple[PoolSpec, ...] = (PoolSpec(),)
     max_context: int = 4096
     max_concurrency: int = 8
+    host: HostSpec | None = None
 
     def __post_init__(self) -> None:
         if not self.pools or self.pools[0].name != "main":
@@ -104,6 +147,11 @@ class EngineConfig:
                 f"max_context {self.max_context}, max_concurrency {self.max_concurrency}",
                 "both start at 1",
                 "raise them",
+            )
+        bare = [pool.name for pool in self.pools if not pool.planes]
+        if self.host is not None and bare:
+            raise BadArgument(
+                "a host tier", f"pools without planes: {', '.join(bare)}", "declare the planes of every pool"
             )
 
     @property

@@ -171,8 +171,37 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True)
+class Demote:
+    """Start moving a continuation's pages to Host (decision 0013); ``keep`` leaves the Device pages as clean copies.
+
+    Value: the new transfer id.
+    """
+
+    continuation: int
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Start moving a continuation's pages back to Device; ``keep`` leaves the Host slots as clean copies.
+
+    Value: the new transfer id.
+    """
+
+    continuation: int
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTransfer:
+    """Mark a transfer, so that it ends with its source visible as before.  Value: None."""
+
+    transfer: int
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
-    """Let the engine notice finished device effects.  Value: the ids of units whose effects are complete."""
+    """Take note of finished device effects, end transfers and give back pages at rest.  Value: ``Progressed``."""
 
 
 Operation: TypeAlias = (
@@ -189,6 +218,9 @@ Operation: TypeAlias = (
     | Release
     | Pin
     | Lookup
+    | Demote
+    | Restore
+    | CancelTransfer
     | Progress
 )
 
@@ -206,6 +238,9 @@ OPERATIONS: tuple[type, ...] = (
     Release,
     Pin,
     Lookup,
+    Demote,
+    Restore,
+    CancelTransfer,
     Progress,
 )
 
@@ -271,7 +306,34 @@ class Hit:
     length: int
 
 
-Value: TypeAlias = int | bool | Admitted | Waiting | Scheduled | UnitEnded | Hit | tuple[int, ...] | None
+class TransferOutcome(StrEnum):
+    """How a transfer ended (DESIGN 4.4): the pages are visible at the destination, or where they were (abandoned)."""
+
+    MOVED = "moved"
+    KEPT = "kept"
+    ABANDONED = "abandoned"
+
+
+@dataclass(frozen=True, slots=True)
+class TransferEnded:
+    """A transfer is over.  ``failed``: one of its copies did not succeed."""
+
+    transfer: int
+    outcome: TransferOutcome
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """What one ``progress`` took note of: units whose effects are complete, in order of their ends, and transfers that
+    are over, in order of their ids.
+    """
+
+    units: tuple[int, ...] = ()
+    transfers: tuple[TransferEnded, ...] = ()
+
+
+Value: TypeAlias = int | bool | Admitted | Waiting | Scheduled | UnitEnded | Hit | Progressed | None
 
 
 @dataclass(frozen=True, slots=True)

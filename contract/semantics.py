@@ -1,11 +1,11 @@
-"""The semantics table (DESIGN 4.14) as executable rows: operation and facts to refusal kind or counter change.
+"""The semantics table (DESIGN 4.14) as executable rows: operation and facts to refusal kind.
 
 Engine, reference model, history checker and adapters are judged by these rows.  A row is a predicate over
 :class:`Facts`, plain observations about the addressed sequence and the pool *before* the operation.
-:func:`first_refusal` returns the kind of the first row that applies, in the order of precedence of DESIGN 4.14.1;
-:func:`counter_change` gives what an operation that is not refused does to (leased, reserved, free).
+:func:`first_refusal` returns the kind of the first row that applies, in the order of precedence of DESIGN 4.14.1.  What
+an operation that is not refused does to the counters, :mod:`kvcrucible.contract.counters` says.
 
-Verifies: which refusal is due, and the exact change of the three counters.
+Verifies: which refusal is due.
 Does not verify: which page or row is chosen, nor what is written into it.
 """
 
@@ -20,7 +20,9 @@ from kvcrucible.contract.operations import (
     Append,
     BeginUnit,
     Cancel,
+    CancelTransfer,
     Checkpoint,
+    Demote,
     EndUnit,
     Finish,
     Fork,
@@ -28,6 +30,7 @@ from kvcrucible.contract.operations import (
     Pin,
     Prefill,
     Release,
+    Restore,
     Submit,
     Truncate,
     TryAdmit,
@@ -57,6 +60,10 @@ class Facts:
     ``repeated``: the same sequence is named twice in one unit.  Page counts are vectors in pool order, empty where
     they do not matter: ``entitlement_pages``: ceil(limit / P) of a new one.  ``need_pages``: pages that it takes from
     free.  ``available_pages``: free now, plus what releasing every releasable continuation would free.
+
+    Of the Host tier (decision 0013): ``host``: the engine has one.  ``transfer_known``: the id names a transfer that is
+    not over.  ``resident``: every page of the holder is visible on Device.  ``movable_pages``: pages that the operation
+    would move.  ``extent_bytes``: sizes of the extents that it takes, ``hole_bytes`` those of the arena's holes.
     """
 
     state: State = State.GONE
@@ -80,6 +87,12 @@ class Facts:
     free_rows: int = 0
     need_pages: tuple[int, ...] = ()
     available_pages: tuple[int, ...] = ()
+    host: bool = False
+    transfer_known: bool = False
+    resident: bool = True
+    movable_pages: int = 0
+    extent_bytes: tuple[int, ...] = ()
+    hole_bytes: tuple[int, ...] = ()
 
     @property
     def smallest_frontier(self) -> int:
@@ -90,6 +103,22 @@ class Facts:
 def _more(asked: tuple[int, ...], there: tuple[int, ...]) -> bool:
     """Say whether some pool is asked for more than is there; an empty vector asks for nothing."""
     return any(a > b for a, b in zip(asked, there, strict=bool(asked)))
+
+
+def extents_fit(sizes: tuple[int, ...], holes: tuple[int, ...]) -> bool:
+    """Say whether extents of ``sizes`` bytes fit into holes of ``holes`` bytes, the largest placed first.
+
+    For up to two extents, one a pool, it makes no difference into which hole large enough the first one goes (decision
+    0013), so no policy can do better or worse.
+    """
+    left = sorted(holes)
+    for size in sorted(sizes, reverse=True):
+        index = next((index for index, hole in enumerate(left) if hole >= size), None)
+        if index is None:
+            return False
+        left[index] -= size
+        left.sort()
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +145,8 @@ def _row(
 
 
 _ON_ACTIVE: set[type] = {Prefill, Append, Truncate, Checkpoint, Finish}
-_ON_CONTINUATION: set[type] = {Release, Pin}
+_ON_CONTINUATION: set[type] = {Release, Pin, Demote, Restore}
+_MOVES: set[type] = {Demote, Restore}
 _STARTS: set[type] = {Submit, Fork}
 
 ROWS: tuple[Row, ...] = (
@@ -135,6 +165,14 @@ ROWS: tuple[Row, ...] = (
         lambda f: not f.unit_known,
         "The id names no unit in flight.",
         "4.3, 4.7",
+    ),
+    _row(
+        "unknown-transfer",
+        {CancelTransfer},
+        RefusalKind.STALE_HANDLE,
+        lambda f: not f.transfer_known,
+        "The id names no transfer that is under way.",
+        "4.3, 4.4",
     ),
     _row(
         "not-active",
@@ -181,7 +219,7 @@ ROWS: tuple[Row, ...] = (
         _ON_CONTINUATION,
         RefusalKind.WRONG_STATE,
         lambda f: f.state is not State.CONTINUATION,
-        "Only a continuation can be released or pinned.",
+        "Only a continuation can be released, pinned or moved between Device and Host.",
         "4.8",
     ),
     _row(
@@ -191,6 +229,22 @@ ROWS: tuple[Row, ...] = (
         lambda f: f.pinned,
         "A pinned continuation is protected until it is unpinned.",
         "4.14.8",
+    ),
+    _row(
+        "nothing-to-move",
+        _MOVES,
+        RefusalKind.WRONG_STATE,
+        lambda f: f.state is State.CONTINUATION and f.movable_pages == 0,
+        "No page of it is at the source, held by no active sequence and in no other transfer.",
+        "4.14.13",
+    ),
+    _row(
+        "fork-of-demoted",
+        {Fork},
+        RefusalKind.WRONG_STATE,
+        lambda f: not f.resident,
+        "What is not visible on Device cannot be mapped; it is restored first.",
+        "4.4",
     ),
     _row(
         "cancel-of-continuation",
@@ -215,6 +269,14 @@ ROWS: tuple[Row, ...] = (
         lambda f: f.in_flight,
         "A row that a unit has selected is frozen until the unit ends.",
         "4.7, 4.14.4, 4.14.10",
+    ),
+    _row(
+        "host-absent",
+        _MOVES,
+        RefusalKind.BAD_ARGUMENT,
+        lambda f: not f.host,
+        "An engine without a Host tier moves nothing.",
+        "4.4",
     ),
     _row(
         "empty-unit",
@@ -350,11 +412,19 @@ ROWS: tuple[Row, ...] = (
     ),
     _row(
         "no-pages",
-        {Fork, TryAdmit, Truncate, Prefill, Append},
+        {Fork, TryAdmit, Truncate, Prefill, Append, Restore},
         RefusalKind.DEVICE_CAPACITY,
         lambda f: _more(f.need_pages, f.available_pages),
         "The pages fit in every pool once every releasable continuation is counted as released.",
         "4.8, 4.9, 4.14.1",
+    ),
+    _row(
+        "no-extent",
+        {Demote},
+        RefusalKind.HOST_GEOMETRY,
+        lambda f: not extents_fit(f.extent_bytes, f.hole_bytes),
+        "The extents fit into the holes of the host arena; free bytes alone do not prove it.",
+        "4.4, 4.14.1",
     ),
 )
 
@@ -372,61 +442,3 @@ def first_refusal(operation: type, facts: Facts) -> RefusalKind | None:
     """
     hits = refusals(operation, facts)
     return hits[0].kind if hits else None
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Change of one pool's counters, in pages; the three add up to 0 (DESIGN 4.3)."""
-
-    leased: int = 0
-    reserved: int = 0
-    free: int = 0
-
-    def __add__(self, other: Change) -> Change:
-        return Change(self.leased + other.leased, self.reserved + other.reserved, self.free + other.free)
-
-
-def reserve(pages: int) -> Change:
-    """Promise ``pages`` that were free."""
-    return Change(reserved=pages, free=-pages)
-
-
-def unreserve(pages: int) -> Change:
-    """Give promised pages back to free."""
-    return Change(reserved=-pages, free=pages)
-
-
-def materialise(pages: int) -> Change:
-    """Turn promised pages into leases."""
-    return Change(leased=pages, reserved=-pages)
-
-
-def dematerialise(pages: int) -> Change:
-    """Turn leases back into the same reservation."""
-    return Change(leased=-pages, reserved=pages)
-
-
-def release(pages: int) -> Change:
-    """Give leased pages back to free."""
-    return Change(leased=-pages, free=pages)
-
-
-def admit_change(entitlement_pages: int, shared_full_pages: int, tail_copied: bool) -> Change:
-    """Counter change of a cold start or a fork: reserve the private worst case, lease the copied tail (DESIGN
-    4.14.4).
-    """
-    return reserve(entitlement_pages - shared_full_pages) + materialise(int(tail_copied))
-
-
-def truncate_change(dropped_private: int, dropped_shared: int, tail_copied: bool) -> Change:
-    """Counter change of a cut: private pages return to the reservation, shared ones are reserved anew (DESIGN 4.6)."""
-    return (
-        dematerialise(dropped_private)
-        + reserve(dropped_shared + int(tail_copied))
-        + materialise(int(tail_copied))
-    )
-
-
-def end_change(exclusive_pages: int, unused_reservation: int, retained: bool) -> Change:
-    """Counter change of an end: the unused reservation is freed, and the exclusive pages unless retained (4.14.5)."""
-    return unreserve(unused_reservation) + (Change() if retained else release(exclusive_pages))

@@ -7,21 +7,22 @@ entry that was touched and is absent has ceased to exist.  Entries are frozen, s
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import StrEnum
 from functools import cache
 from importlib import resources
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from kvcrucible.contract.operations import Identity
 from kvcrucible.contract.tokens import Tokens
 
 #: Name and version of the serialised form; a change of meaning raises the number.
-SNAPSHOT_FORMAT = "kvcrucible.snapshot/2"
+SNAPSHOT_FORMAT = "kvcrucible.snapshot/3"
 
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """Counters of one pool, in pages (DESIGN 4.3)."""
+    """Counters of one pool, in pages (DESIGN 4.3).  Retiring pages, and those that transfers hold, count as leased."""
 
     name: str
     page_size: int
@@ -31,10 +32,40 @@ class PoolState:
     free: int
 
 
+class Tier(StrEnum):
+    """Where a replica of a page lives (DESIGN 4.4)."""
+
+    DEVICE = "device"
+    HOST = "host"
+
+    @property
+    def other(self) -> Tier:
+        """The tier at the other end of a transfer."""
+        return Tier.HOST if self is Tier.DEVICE else Tier.DEVICE
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """One replica: the epoch and the columns that it has, and how many transfers read or write it.
+
+    ``extent`` and ``slot``: where a Host replica lies; −1 on Device, whose place is the page's ``device``.
+    """
+
+    epoch: int
+    coverage: int
+    pins: int
+    extent: int = -1
+    slot: int = -1
+
+
 @dataclass(frozen=True, slots=True)
 class PageState:
     """One logical page: ``committed`` columns, ``references`` from spaces (and units), and its device lease; generation
     −1 where the engine has none to show.
+
+    ``device`` is −1 where the page has no Device replica.  ``visible``: the tier of the replica that reads, tables and
+    hits resolve to.  ``on_device``, ``on_host``: its replicas; both None on an engine without a Host tier, where the
+    lease is all there is.
     """
 
     page: int
@@ -44,6 +75,14 @@ class PageState:
     references: int
     device: int
     generation: int
+    visible: Tier = Tier.DEVICE
+    on_device: ReplicaState | None = None
+    on_host: ReplicaState | None = None
+
+    @property
+    def in_transfer(self) -> bool:
+        """Whether a transfer has pinned a replica of it."""
+        return any(replica is not None and replica.pins > 0 for replica in (self.on_device, self.on_host))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +184,76 @@ class UnitState:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Everything visible; dictionaries are keyed by the entry's id (spaces by (owner, pool), rows by (pool,
-    row)).
+class MoveState:
+    """One page of a transfer, with both of its ends: a Device page with the generation of its lease, and a Host slot.
 
-    ``free_pages`` per pool is None where the snapshot is partial or the engine cannot tell.
+    ``epoch``, ``coverage``: what the destination has once it is copied.  ``fresh``: the destination is the transfer's
+    own to free; else it is a clean copy that the page had before.  ``dropped``: the page has ended meanwhile.
+    """
+
+    page: int
+    pool: int
+    device: int
+    generation: int
+    extent: int
+    slot: int
+    epoch: int
+    coverage: int
+    fresh: bool
+    dropped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TransferState:
+    """One transfer under way, from ``source`` to the other tier; ``cancelling``: it will be abandoned."""
+
+    transfer: int
+    continuation: int
+    source: Tier
+    keep: bool
+    cancelling: bool
+    moves: tuple[MoveState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RetiringState:
+    """A physical page that waits for its fence: the lease that has ended, and the last unit that may touch the page."""
+
+    pool: int
+    device: int
+    generation: int
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentState:
+    """One extent of the host arena, in bytes: ``slots`` pages of ``pool``, of which ``live`` have not ended."""
+
+    extent: int
+    offset: int
+    size: int
+    pool: int
+    slots: int
+    live: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """Totals of the host arena, in bytes (DESIGN 4.4)."""
+
+    capacity: int
+    alignment: int
+    used: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything visible; dictionaries are keyed by the entry's id (spaces by (owner, pool), rows by (pool, row),
+    retiring pages by (pool, device)).
+
+    ``free_pages`` per pool, neither leased nor retiring, and ``host_holes``, (offset, size) by address, are None where
+    the snapshot is partial or the engine cannot tell.  ``host`` is None on an engine without a Host tier.
     """
 
     pools: tuple[PoolState, ...]
@@ -161,8 +265,13 @@ class Snapshot:
     findable: dict[int, FindableState] = field(default_factory=dict)
     rows: dict[tuple[int, int], RowState] = field(default_factory=dict)
     units: dict[int, UnitState] = field(default_factory=dict)
+    transfers: dict[int, TransferState] = field(default_factory=dict)
+    retiring: dict[tuple[int, int], RetiringState] = field(default_factory=dict)
+    extents: dict[int, ExtentState] = field(default_factory=dict)
     queue: tuple[int, ...] = ()
+    host: HostState | None = None
     free_pages: tuple[tuple[int, ...], ...] | None = None
+    host_holes: tuple[tuple[int, int], ...] | None = None
 
     @property
     def counters(self) -> tuple[tuple[int, int, int], ...]:
@@ -181,11 +290,14 @@ class Touched:
     checkpoints: set[int] = field(default_factory=set)
     rows: set[tuple[int, int]] = field(default_factory=set)
     units: set[int] = field(default_factory=set)
+    transfers: set[int] = field(default_factory=set)
+    retiring: set[tuple[int, int]] = field(default_factory=set)
+    extents: set[int] = field(default_factory=set)
 
 
 #: The snapshot's keyed parts, in field order.
 KEYED_PARTS: tuple[str, ...] = tuple(
-    f.name for f in fields(Snapshot) if f.name not in ("pools", "queue", "free_pages")
+    f.name for f in fields(Snapshot) if f.name not in ("pools", "queue", "host", "free_pages", "host_holes")
 )
 
 
@@ -195,7 +307,9 @@ def to_plain(snapshot: Snapshot) -> dict[str, Any]:
         "format": SNAPSHOT_FORMAT,
         "pools": [_entry_to_plain(pool) for pool in snapshot.pools],
         "queue": list(snapshot.queue),
-        "free_pages": None if snapshot.free_pages is None else [list(pages) for pages in snapshot.free_pages],
+        "host": _value_to_plain(snapshot.host),
+        "free_pages": _value_to_plain(snapshot.free_pages),
+        "host_holes": _value_to_plain(snapshot.host_holes),
     }
     for part in KEYED_PARTS:
         entries = getattr(snapshot, part)
@@ -210,7 +324,9 @@ def _entry_to_plain(entry: Any) -> dict[str, Any]:
 def _value_to_plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_value_to_plain(item) for item in value]
-    return _entry_to_plain(value) if isinstance(value, Identity) else value
+    if isinstance(value, StrEnum):
+        return value.value
+    return _entry_to_plain(value) if is_dataclass(value) else value
 
 
 _ENTRY_TYPES: dict[str, type] = {
@@ -222,6 +338,9 @@ _ENTRY_TYPES: dict[str, type] = {
     "findable": FindableState,
     "rows": RowState,
     "units": UnitState,
+    "transfers": TransferState,
+    "retiring": RetiringState,
+    "extents": ExtentState,
 }
 
 
@@ -231,23 +350,30 @@ def from_plain(plain: dict[str, Any]) -> Snapshot:
     for part, kind in _ENTRY_TYPES.items():
         entries = [_entry_from_plain(kind, entry) for entry in plain[part]]
         parts[part] = {_key(part, entry): entry for entry in entries}
-    free = plain["free_pages"]
     return Snapshot(
         pools=tuple(_entry_from_plain(PoolState, pool) for pool in plain["pools"]),
         queue=tuple(plain["queue"]),
-        free_pages=None if free is None else tuple(tuple(pages) for pages in free),
+        host=None if plain["host"] is None else _entry_from_plain(HostState, plain["host"]),
+        free_pages=_frozen(plain["free_pages"]),
+        host_holes=_frozen(plain["host_holes"]),
         **parts,
     )
 
 
 def _entry_from_plain(kind: type, plain: dict[str, Any]) -> Any:
     hints = get_type_hints(kind)
-    return kind(
-        **{
-            name: Identity(**value) if hints[name] is Identity else _frozen(value)
-            for name, value in plain.items()
-        }
-    )
+    return kind(**{name: _value_from_plain(hints[name], value) for name, value in plain.items()})
+
+
+def _value_from_plain(hint: Any, value: Any) -> Any:
+    if isinstance(value, dict):
+        (kind,) = [one for one in (hint, *get_args(hint)) if isinstance(one, type) and is_dataclass(one)]
+        return _entry_from_plain(kind, value)
+    if hint is Tier:
+        return Tier(value)
+    if hint == tuple[MoveState, ...]:
+        return tuple(_entry_from_plain(MoveState, item) for item in value)
+    return _frozen(value)
 
 
 def _frozen(value: Any) -> Any:
@@ -260,6 +386,8 @@ def _key(part: str, entry: Any) -> Any:
             return entry.owner, entry.pool
         case "rows":
             return entry.pool, entry.row
+        case "retiring":
+            return entry.pool, entry.device
     return getattr(entry, fields(entry)[0].name)
 
 

@@ -89,7 +89,7 @@ def move_need(spaces: Seq[AddressSpace], pools: Seq[PagePool], limit: int, posit
     need = []
     for whole, space in zip(entitlement(pools, limit), spaces, strict=True):
         keep, columns = pages_for(position, space.page_size), position % space.page_size
-        copied = position < space.frontier and columns > 0 and space.pages[keep - 1].references > 1
+        copied = position < space.frontier and columns > 0 and space.pages[keep - 1].shared
         need.append(whole - keep + int(copied))
     return tuple(need)
 
@@ -98,11 +98,13 @@ def _with_hit(
     pools: Seq[PagePool], request: Request, hit: int, source: Sequence | Continuation
 ) -> Iterator[tuple[AdmissionMode, tuple[int, ...], list[LogicalPage]]]:
     """Yield the candidates that use the hit: mode, need, and the references that the source gives up."""
-    if isinstance(source, Continuation) and _consumes(request, source) and _is_whole(source, hit):
+    # What a transfer has may be shared, not taken over (decision 0013).
+    kept = source if isinstance(source, Continuation) and not source.in_transfer else None
+    if kept is not None and _consumes(request, kept) and _is_whole(kept, hit):
         yield AdmissionMode.MOVE, move_need(source.spaces, pools, request.limit, hit), []
         return
     yield AdmissionMode.FORK, fork_need(source.spaces, pools, request.limit, hit), []
-    if isinstance(source, Continuation) and not source.pinned:
+    if kept is not None and not kept.pinned:
         dropped = [page for space in source.spaces for page in space.cut_drops(hit)]
         yield AdmissionMode.MOVE_TRUNCATED, move_need(source.spaces, pools, request.limit, hit), dropped
 

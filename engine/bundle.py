@@ -80,7 +80,7 @@ def _move(
     cache.take(source)
     # Counted anew: releasing the plan's victims may have left this source alone with pages that it shared before.
     needed = admission.move_need(source.spaces, pools, limit, plan.hit)
-    gained = [sum([page.references == 1 for page in space.cut_drops(plan.hit)]) for space in source.spaces]
+    gained = [sum([not page.shared for page in space.cut_drops(plan.hit)]) for space in source.spaces]
     reservations = reserve_bundle(
         pools, [max(0, need - back) for need, back in zip(needed, gained, strict=True)]
     )
@@ -109,6 +109,6 @@ def truncate_space(
     grow again to ``whole`` pages.
     """
     dropped = space.cut_drops(position)
-    pool.extend(reservation, sum(page.references > 1 for page in dropped))
+    pool.extend(reservation, sum(page.shared for page in dropped))
     space.truncate(ledger, reservation, position, copy)
     assert reservation.remaining + len(space.pages) == whole

@@ -25,6 +25,8 @@ class ContextCache:
         self.continuations: OrderedDict[int, Continuation] = OrderedDict()
         self.index = PrefixIndex(token_hash)
         self.owners: dict[int, int] = {}
+        #: Continuations of which a page is visible on Host.
+        self.away: set[int] = set()
         self._sessions: dict[str, int] = {}
         self._ledger, self._touched = ledger, touched
         self._next_checkpoint = 0
@@ -82,11 +84,12 @@ class ContextCache:
                 self._touched.checkpoints.add(mark.checkpoint)
 
     def lookup(
-        self, prompt: Tokens, identity: Identity, excluded_owners: Iterable[Sequence] = ()
+        self, prompt: Tokens, identity: Identity, excluded_owners: Iterable[Sequence | Continuation] = ()
     ) -> Hit | None:
-        """Return the best hit for ``prompt``, at most all but its last token."""
+        """Return the best hit for ``prompt``, at most all but its last token; a resident owner's before others."""
         excluded = {mark.checkpoint for owner in excluded_owners for mark in owner.marks}
-        found = self.index.longest(prefix(prompt, count(prompt) - 1), identity, excluded)
+        away = {mark.checkpoint for owner in self.away for mark in self.continuations[owner].marks}
+        found = self.index.longest(prefix(prompt, count(prompt) - 1), identity, excluded, away)
         if found is None:
             return None
         length, checkpoint = found
@@ -97,6 +100,8 @@ class ContextCache:
     def retain(self, sequence: Sequence) -> None:
         """Publish the sequence's spaces as a continuation, then release the one that its session key replaces."""
         self.mark(sequence)
+        for space in sequence.spaces:
+            self._ledger.stamp(space.pages, space.fence)
         kept = Continuation(
             sequence.sequence,
             sequence.committed_tokens,
@@ -116,7 +121,7 @@ class ContextCache:
             self.release(self.continuations[replaced])
 
     def release(self, kept: Continuation) -> None:
-        """Drop a continuation and its checkpoints; pages that nobody else references become free."""
+        """Drop a continuation and its checkpoints; pages that nobody else holds become free, behind their fence."""
         self.take(kept)
         self.unmark_beyond(kept.marks, -1)
         close_spaces(self._ledger, kept.spaces)
@@ -124,6 +129,7 @@ class ContextCache:
     def take(self, kept: Continuation) -> None:
         """Remove a continuation from the cache; its spaces and checkpoints are the caller's."""
         del self.continuations[kept.continuation]
+        self.away.discard(kept.continuation)
         if kept.session is not None and self._sessions.get(kept.session) == kept.continuation:
             del self._sessions[kept.session]
         self._touch(kept)
@@ -135,10 +141,20 @@ class ContextCache:
         self._touched.continuations.add(kept.continuation)
 
     def releasable(self, protected: int | None) -> Iterator[Continuation]:
-        """Yield what may be released under pressure, least recently used first."""
+        """Yield what may be released under pressure, least recently used first.
+
+        With a Host tier those in a transfer are passed over, and those whose release would free nothing on Device.
+        """
+        tiered = self._ledger.host is not None
         for kept in self.continuations.values():
-            if not kept.pinned and kept.continuation != protected:
+            if kept.pinned or kept.continuation == protected:
+                continue
+            if not tiered or (kept.on_device and not kept.in_transfer):
                 yield kept
+
+    def note_residency(self) -> None:
+        """Find out anew which continuations are away: visibility has moved.  Linear in the pages retained."""
+        self.away = {kept.continuation for kept in self.continuations.values() if not kept.resident}
 
     def room(
         self, short: list[int], dropped: Iterable[LogicalPage], protected: int | None
@@ -146,18 +162,20 @@ class ContextCache:
         """Choose the continuations to release so that every pool gets its ``short`` pages (DESIGN 4.9, decision 0003).
 
         ``dropped`` are references that the caller gives up beside: a page whose last reference goes, by the caller
-        or by a release, counts as gained.  Returns the victims in order, None where all of them together would not
-        do. Changes nothing.
+        or by a release, counts as gained, unless a transfer or an outstanding unit holds it up.  No unit holds up what
+        returns to the caller's own reservation.  Returns the victims in order, None where all of them together would
+        not do.  Changes nothing.
         """
         short = list(short)
         given_up: dict[int, int] = {}
-        _give_up(dropped, given_up, short)
+        own = {page for page in dropped if page.transfer is None}
+        self._give_up(own, given_up, short, own)
         victims: list[Continuation] = []
         for kept in self.releasable(protected):
             if max(short) <= 0:
                 break
             for space in kept.spaces:
-                _give_up(space.pages, given_up, short)
+                self._give_up(space.pages, given_up, short, own)
             victims.append(kept)
         return victims if max(short) <= 0 else None
 
@@ -169,14 +187,19 @@ class ContextCache:
         self._touched.continuations.add(kept.continuation)
         self._touched.spaces.update((kept.continuation, space.pool) for space in kept.spaces)
 
-
-def _give_up(pages: Iterable[LogicalPage], given_up: dict[int, int], short: list[int]) -> None:
-    """Count one reference of each page as given up and take what that frees off ``short``."""
-    for page in pages:
-        if page.references == 1:
-            short[page.pool] -= 1
-            continue
-        times = given_up.get(page.page, 0) + 1
-        given_up[page.page] = times
-        if times == page.references:
-            short[page.pool] -= 1
+    def _give_up(
+        self,
+        pages: Iterable[LogicalPage],
+        given_up: dict[int, int],
+        short: list[int],
+        own: set[LogicalPage],
+    ) -> None:
+        """Count one reference of each page as given up and take what that frees off ``short``."""
+        for page in pages:
+            if page.references > 1:
+                times = given_up.get(page.page, 0) + 1
+                given_up[page.page] = times
+                if times < page.references:
+                    continue
+            if self._ledger.frees(page) or page in own:
+                short[page.pool] -= 1

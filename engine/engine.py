@@ -2,12 +2,12 @@
 
 One thread owns an engine and nothing here locks (DESIGN 4.12).  Every public method either takes full effect or
 raises a :class:`~kvcrucible.contract.errors.Refusal` and changes nothing.  Pages are freed by the engine alone,
-through ``finish``, ``cancel``, ``release`` and the releases that making room needs.
+through ``finish``, ``cancel``, ``release``, the releases that making room needs, and ``progress``, behind their fence.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sequence as Seq
 from functools import partial
 
@@ -19,6 +19,7 @@ from kvcrucible.contract.operations import (
     Admitted,
     Hit,
     Identity,
+    Progressed,
     Scheduled,
     Submit,
     UnitEnded,
@@ -28,27 +29,30 @@ from kvcrucible.contract.operations import (
 )
 from kvcrucible.contract.snapshot import Touched
 from kvcrucible.contract.tokens import Tokens, count, prefix
-from kvcrucible.engine import admission, guards, units
+from kvcrucible.engine import admission, guards, movement, starting, units
 from kvcrucible.engine.admission import Plan
-from kvcrucible.engine.bundle import start_bundle, truncate_space
+from kvcrucible.engine.bundle import truncate_space
 from kvcrucible.engine.cache import ContextCache
-from kvcrucible.engine.pages import PageLedger
+from kvcrucible.engine.pages import LogicalPage, PageLedger
 from kvcrucible.engine.pool import PagePool
 from kvcrucible.engine.prefix import TokenHash
-from kvcrucible.engine.records import Continuation, EndedUnit, Request, Sequence, Unit, request_of
+from kvcrucible.engine.records import Continuation, Request, Sequence, Unit, request_of
 from kvcrucible.engine.space import close_spaces
-from kvcrucible.engine.storage.interface import Storage
+from kvcrucible.engine.storage.interface import HostMemory, Storage
 from kvcrucible.engine.storage.null import per_pool
-from kvcrucible.engine.streams import ImmediateStream, Stream
+from kvcrucible.engine.streams import Device, ImmediateDevice, UnitFences
 from kvcrucible.engine.tables import RowLeases, tables_of
 from kvcrucible.engine.work import WorkCounters
 
 
 class Engine:
-    """A paged KV cache's control plane over one storage per pool and a stream.
+    """A paged KV cache's control plane over one storage per pool and the streams of a device.
 
     ``storage``: the pool's storage on an engine of Main alone, else one for each pool in their order; None stores
-    nothing.  Raises ``BadArgument`` where their number is another.
+    nothing.  ``device``: table uploads and tail copies go to its stream "compute", transfers to "copy"; None runs
+    everything at once.  ``host_memory``: the bytes behind the Host tier's arena; None stores nothing.  Raises
+    ``BadArgument`` where the number of storages is another, their planes are not those that the pools declare, or the
+    host memory is smaller than the arena.
 
     ``touched`` collects what operations changed, until whoever watches replaces its contents with
     :func:`kvcrucible.engine.observe.drain`.  ``evicted`` lists the continuations that the last operation released
@@ -59,25 +63,28 @@ class Engine:
         self,
         config: EngineConfig,
         storage: Storage | Seq[Storage] | None = None,
-        stream: Stream | None = None,
+        device: Device | None = None,
         token_hash: TokenHash = hash,
+        host_memory: HostMemory | None = None,
     ) -> None:
         self.config = config
         self.storages = per_pool(config, storage)
-        self.stream = stream if stream is not None else ImmediateStream()
+        self.device: Device = device if device is not None else ImmediateDevice()
+        self.stream, self.copies = self.device.stream("compute"), self.device.stream("copy")
         self.work = WorkCounters()
         self.touched = Touched()
         self.evicted: list[int] = []
-        self.pools = [PagePool(spec) for spec in config.pools]
-        self.ledger = PageLedger(self.pools, self.touched)
+        self.fences = UnitFences()
+        self.pools = [PagePool(spec, self.fences) for spec in config.pools]
+        self.ledger = PageLedger(self.pools, self.fences, self.touched)
         self.rows = RowLeases(config.max_concurrency, len(config.pools), self.touched)
         self.tables = tables_of(config, self.storages, self.stream, self.touched, self.work)
         self.cache = ContextCache(self.ledger, self.touched, token_hash)
         self.queue: OrderedDict[int, Request] = OrderedDict()
         self.sequences: dict[int, Sequence] = {}
         self.units: dict[int, Unit] = {}
-        self._active_sessions: dict[str, int] = {}
-        self._ended: deque[EndedUnit] = deque()
+        self.host = self.ledger.host = movement.host_tier(self, host_memory)
+        self.active_sessions: dict[str, int] = {}
         self._next_sequence = 0
         self._next_unit = 0
 
@@ -111,7 +118,7 @@ class Engine:
         self.evicted = []
         admitted: list[Admitted] = []
         while self.queue:
-            outcome = self._admit_head(next(iter(self.queue.values())))
+            outcome = starting.admit_head(self, next(iter(self.queue.values())))
             if isinstance(outcome, Waiting):
                 return Scheduled(tuple(admitted), outcome)
             admitted.append(outcome)
@@ -128,31 +135,7 @@ class Engine:
             raise WrongState(f"admit sequence {sequence}", "it is not queued", "submit a request first")
         if sequence != next(iter(self.queue)):
             return Waiting(sequence, WaitingKind.BEHIND_HEAD)
-        return self._admit_head(request)
-
-    def _admit_head(self, request: Request) -> Admitted | Waiting:
-        submit = request.submit
-        if submit.session is not None and submit.session in self._active_sessions:
-            return Waiting(request.sequence, WaitingKind.SESSION_BUSY)
-        if not self.rows.free_rows:
-            return Waiting(request.sequence, WaitingKind.NO_ROW)
-        in_flight = [sequence for sequence in self.sequences.values() if sequence.unit is not None]
-        hit = self.cache.lookup(submit.prompt, submit.identity, in_flight)
-        plan = admission.plan(self.cache, self.pools, request, hit, self._holder(hit.source) if hit else None)
-        if plan is None:
-            return Waiting(request.sequence, WaitingKind.DEVICE_CAPACITY)
-        del self.queue[request.sequence]
-        self._release_all(plan.victims)
-        self._activate(
-            request.sequence,
-            submit.prompt,
-            submit.identity,
-            submit.session,
-            request.prompt,
-            plan,
-            request.limit,
-        )
-        return Admitted(request.sequence, plan.mode, plan.source_id, plan.hit)
+        return starting.admit_head(self, request)
 
     # -- execution units -----------------------------------------------------------------------------------------------
 
@@ -181,7 +164,6 @@ class Engine:
             raise StaleHandle(f"end unit {unit}", f"in flight: {sorted(self.units)}", "end a unit once")
         self.touched.units.add(unit)
         cancelled = units.end(self, record, commit)
-        self._ended.append(EndedUnit(unit, self.stream.record()))
         for sequence in cancelled:
             self._drop(self.sequences[sequence])
         frontiers = tuple(
@@ -191,13 +173,16 @@ class Engine:
         )
         return UnitEnded(frontiers, tuple(cancelled))
 
-    def progress(self) -> tuple[int, ...]:
-        """Return the units whose device effects have completed since the last call, in order of their end."""
+    def progress(self) -> Progressed:
+        """Take note of units whose device effects are complete, end transfers whose copies are over, and free what is
+        at rest; return what was noted since the last call.
+        """
         self.evicted = []
-        done: list[int] = []
-        while self._ended and self._ended[0].event.done:
-            done.append(self._ended.popleft().unit)
-        return tuple(done)
+        done = self.fences.collect()
+        ended = movement.end_transfers(self)
+        for pool in self.pools:
+            pool.collect()
+        return Progressed(done, ended)
 
     # -- sequences -----------------------------------------------------------------------------------------------------
 
@@ -213,7 +198,8 @@ class Engine:
         self._require_known(source)
         if source in self.queue:
             raise WrongState(asked, "it is queued", "admit it first")
-        holder = self._holder(source)
+        guards.require_resident(source, self.cache.away, asked)
+        holder = self.holder(source)
         if isinstance(holder, Sequence):
             guards.require_idle(holder, asked)
         if not 1 <= position <= holder.frontier:
@@ -225,17 +211,14 @@ class Engine:
         guards.require_growth(max_new)
         limit = position + max_new
         guards.require_placeable(limit, self.config.max_context, self.pools)
-        guards.require_session(session, self._active_sessions, asked)
+        guards.require_session(session, self.active_sessions, asked)
         guards.require_row(self.rows.free_rows, asked)
         need = admission.fork_need(holder.spaces, self.pools, limit, position)
-        victims = admission.fits(self.cache, self.pools, need, protected=source)
-        if victims is None:
-            raise guards.no_pages(asked, need, self.pools, len(self.cache.continuations))
-        self._release_all(victims)
+        self.make_room(asked, need, protected=source)
         child = self._number()
-        plan = Plan(AdmissionMode.FORK, need, victims, holder, source, position)
-        self._activate(
-            child, prefix(holder.tokens, position), holder.identity, session, position, plan, limit
+        plan = Plan(AdmissionMode.FORK, need, (), holder, source, position)
+        starting.activate(
+            self, child, prefix(holder.tokens, position), holder.identity, session, position, plan, limit
         )
         return child
 
@@ -258,16 +241,13 @@ class Engine:
             return
         need = admission.regrowth(record, position)
         dropped = [page for space in record.spaces for page in space.cut_drops(position)]
-        victims = admission.fits(self.cache, self.pools, need, dropped)
-        if victims is None:
-            raise guards.no_pages(asked, need, self.pools, len(self.cache.continuations))
-        self._release_all(victims)
+        self.make_room(asked, need, dropped)
         record.marks = self.cache.unmark_beyond(record.marks, position)
         self._cut(record, position)
         self.cache.restamp(record.marks, record.spaces)
         record.tokens = prefix(record.tokens, position)
         record.prompt = min(record.prompt, position)
-        self._touch(record)
+        self.touch(record)
 
     def checkpoint(self, sequence: int) -> int:
         """Make the smallest committed frontier findable; return the checkpoint's id, an old one where it exists.
@@ -338,7 +318,46 @@ class Engine:
         kept.pinned = pinned
         self.touched.continuations.add(continuation)
 
+    def demote(self, continuation: int, keep: bool = False) -> int:
+        """Start moving a continuation's pages to Host; return the transfer's id.  ``keep`` leaves clean copies behind.
+
+        Raises ``StaleHandle``, ``WrongState`` where it is none or nothing can move, ``BadArgument`` without a Host
+        tier, or ``HostGeometry``.
+        """
+        self.evicted = []
+        return movement.demote(self, self._continuation(continuation, f"demote {continuation}"), keep)
+
+    def restore(self, continuation: int, keep: bool = False) -> int:
+        """Start moving a continuation's pages back to Device; return the transfer's id.  ``keep`` as for demotion.
+
+        Raises ``StaleHandle``, ``WrongState`` where it is none or nothing can move, ``BadArgument`` without a Host
+        tier, or ``DeviceCapacity``.
+        """
+        self.evicted = []
+        return movement.restore(self, self._continuation(continuation, f"restore {continuation}"), keep)
+
+    def cancel_transfer(self, transfer: int) -> None:
+        """Mark a transfer, so that ``progress`` abandons it.  Raises ``StaleHandle`` where it is over or unknown."""
+        self.evicted = []
+        guards.require_transfer(self.host, transfer).cancel(transfer)
+
     # -- internals -----------------------------------------------------------------------------------------------------
+
+    def make_room(
+        self,
+        asked: str,
+        need: Seq[int],
+        dropped: Seq[LogicalPage] = (),
+        protected: int | None = None,
+    ) -> None:
+        """Release continuations until ``need`` pages are free in every pool, as for :func:`admission.fits`.
+
+        Raises ``DeviceCapacity``, and then has released none.
+        """
+        victims = admission.fits(self.cache, self.pools, need, dropped, protected)
+        if victims is None:
+            raise guards.no_pages(asked, need, self.pools, len(self.cache.continuations))
+        self.release_all(victims)
 
     def copy_columns(self, pool: int, source_page: int, destination_page: int, columns: int) -> None:
         """Queue the copy of the first ``columns`` of one physical page to another."""
@@ -352,49 +371,16 @@ class Engine:
         self._next_sequence += 1
         return sequence
 
-    def _activate(
-        self,
-        sequence: int,
-        tokens: Tokens,
-        identity: Identity,
-        session: str | None,
-        prompt: int,
-        plan: Plan,
-        limit: int,
-    ) -> None:
-        """Carry out ``plan`` for a new active sequence: reserve, share or take over pages, lease a row, map it."""
-        bundle = start_bundle(self.pools, self.ledger, self.cache, sequence, plan, limit, self.copy_columns)
-        row = self.rows.lease(sequence)
-        self.sequences[sequence] = Sequence(
-            sequence,
-            tokens,
-            identity,
-            session,
-            prompt,
-            limit,
-            row,
-            bundle.spaces,
-            bundle.reservations,
-            admission.entitlement(self.pools, limit),
-            bundle.marks,
-        )
-        for table, space in zip(self.tables, bundle.spaces, strict=True):
-            table.publish(row, 0, space.devices())
-        if session is not None:
-            self._active_sessions[session] = sequence
-        self.work.tokens_hit += plan.hit
-        self._touch(self.sequences[sequence])
-
     def _deactivate(self, record: Sequence) -> None:
         """Take back row, session key and unused reservation; the spaces and checkpoints are the caller's."""
-        self._touch(record)
+        self.touch(record)
         for table in self.tables:
             table.cut(record.row, 0)
         self.rows.release(record.row)
         for space, reservation in zip(record.spaces, record.reservations, strict=True):
             self.pools[space.pool].close(reservation)
         if record.session is not None:
-            del self._active_sessions[record.session]
+            del self.active_sessions[record.session]
         del self.sequences[record.sequence]
 
     def _drop(self, record: Sequence) -> None:
@@ -413,17 +399,20 @@ class Engine:
                 truncate_space(pool, self.ledger, space, reservation, position, whole, self.copy_columns)
                 self.tables[space.pool].repeat(record.row, space.devices())
 
-    def _release_all(self, victims: Seq[Continuation]) -> None:
+    def release_all(self, victims: Seq[Continuation]) -> None:
+        """Release continuations to make room."""
         for kept in victims:
             self.cache.release(kept)
             self.evicted.append(kept.continuation)
             self.work.continuations_evicted += 1
 
-    def _touch(self, record: Sequence) -> None:
+    def touch(self, record: Sequence) -> None:
+        """Note that an active sequence and its spaces have changed."""
         self.touched.sequences.add(record.sequence)
         self.touched.spaces.update((record.sequence, space.pool) for space in record.spaces)
 
-    def _holder(self, sequence: int) -> Sequence | Continuation:
+    def holder(self, sequence: int) -> Sequence | Continuation:
+        """Return the active or retained bundle with this id."""
         active = self.sequences.get(sequence)
         return active if active is not None else self.cache.continuations[sequence]
 

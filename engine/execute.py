@@ -6,7 +6,9 @@ from kvcrucible.contract.errors import Refusal
 from kvcrucible.contract.operations import (
     BeginUnit,
     Cancel,
+    CancelTransfer,
     Checkpoint,
+    Demote,
     EndUnit,
     Finish,
     Fork,
@@ -16,6 +18,7 @@ from kvcrucible.contract.operations import (
     Pin,
     Progress,
     Release,
+    Restore,
     Schedule,
     Submit,
     Truncate,
@@ -67,6 +70,12 @@ def _call(engine: Engine, operation: Operation) -> Value:
             engine.pin(continuation, pinned)
         case Lookup(prompt, identity):
             return engine.lookup(prompt, identity)
+        case Demote(continuation, keep):
+            return engine.demote(continuation, keep)
+        case Restore(continuation, keep):
+            return engine.restore(continuation, keep)
+        case CancelTransfer(transfer):
+            engine.cancel_transfer(transfer)
         case Progress():
             return engine.progress()
     return None

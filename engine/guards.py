@@ -11,10 +11,14 @@ from kvcrucible.contract.errors import (
     NoRow,
     RowInFlight,
     SessionBusy,
+    StaleHandle,
+    WrongState,
 )
+from kvcrucible.contract.snapshot import Tier
 from kvcrucible.engine import admission
+from kvcrucible.engine.host.tier import HostTier
 from kvcrucible.engine.pool import PagePool
-from kvcrucible.engine.records import Sequence
+from kvcrucible.engine.records import Continuation, Sequence
 
 
 def require_growth(max_new: int) -> None:
@@ -60,6 +64,44 @@ def no_pages(asked: str, need: Seq[int], pools: Seq[PagePool], continuations: in
     """Return the refusal for ``need`` pages that even releasing all that may be released would not free."""
     return DeviceCapacity(
         f"{asked}, which takes {list(need)} pages per pool",
-        f"{[pool.free for pool in pools]} free, {continuations} continuations, not enough of them releasable",
-        "finish, cancel or unpin something",
+        f"{[pool.free for pool in pools]} free, {[len(pool.retiring) for pool in pools]} retiring, {continuations} "
+        "continuations of which too few can be released for pages at rest",
+        "finish, cancel or unpin something, or let units and transfers complete and ask for progress",
     )
+
+
+def require_resident(source: int, away: set[int], asked: str) -> None:
+    """Refuse to map what is not all visible on Device."""
+    if source in away:
+        raise WrongState(
+            asked, "some of its pages are visible on Host", "restore it and let the transfer end"
+        )
+
+
+def nothing_to_move(asked: str, kept: Continuation, source: Tier) -> WrongState:
+    """Return the refusal for a continuation none of whose pages can move out of ``source``."""
+    pages = [page for space in kept.spaces for page in space.pages]
+    there = [page for page in pages if page.visible is source]
+    busy = sum(page.transfer is not None for page in there)
+    held = len(there) - busy
+    return WrongState(
+        asked,
+        f"of its {len(pages)} pages {len(there)} are visible on {source.value.capitalize()}: {busy} in a transfer, "
+        f"{held} held by active sequences",
+        "let the transfer end, finish who borrows the pages, or leave it where it is",
+    )
+
+
+def require_host(host: HostTier | None, asked: str) -> HostTier:
+    """Refuse where there is no Host tier; return it."""
+    if host is None:
+        raise BadArgument(asked, "this engine has no Host tier", "configure one (EngineConfig.host)")
+    return host
+
+
+def require_transfer(host: HostTier | None, transfer: int) -> HostTier:
+    """Refuse a transfer that is over or was never started; return the tier that carries it out."""
+    if host is None or transfer not in host.under_way:
+        under_way = [] if host is None else list(host.under_way)
+        raise StaleHandle(f"cancel transfer {transfer}", f"under way: {under_way}", "drop the handle")
+    return host

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
+from dataclasses import fields
 from operator import attrgetter
 
 from kvcrucible.contract.snapshot import (
@@ -12,6 +13,7 @@ from kvcrucible.contract.snapshot import (
     FindableState,
     PageState,
     PoolState,
+    RetiringState,
     RowState,
     SequenceState,
     Snapshot,
@@ -19,6 +21,7 @@ from kvcrucible.contract.snapshot import (
     Touched,
     UnitState,
 )
+from kvcrucible.engine import observe_host
 from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.pool import generation_of
@@ -27,6 +30,8 @@ from kvcrucible.engine.space import AddressSpace
 
 #: At C speed: a long space has thousands of pages and is observed with every unit.
 _page_id: Callable[[LogicalPage], int] = attrgetter("page")
+
+_TOUCHED = tuple(part.name for part in fields(Touched))
 
 
 def snapshot(engine: Engine) -> Snapshot:
@@ -37,7 +42,7 @@ def snapshot(engine: Engine) -> Snapshot:
     ]
     return Snapshot(
         pools=_pools(engine),
-        pages={page: _page(held) for page, held in engine.ledger.live.items()},
+        pages={page: _page(engine, held) for page, held in engine.ledger.live.items()},
         spaces={
             (_id(holder), space.pool): _space(_id(holder), space, _provisional(engine, holder, space))
             for holder in holders
@@ -57,33 +62,32 @@ def snapshot(engine: Engine) -> Snapshot:
             for row in range(engine.config.max_concurrency)
         },
         units={unit: _unit(engine, unit) for unit in engine.units},
+        transfers=observe_host.transfers(engine),
+        retiring={
+            (number, page): _retiring(engine, number, page)
+            for number, pool in enumerate(engine.pools)
+            for page in pool.retiring
+        },
+        extents=observe_host.extents(engine),
         queue=tuple(engine.queue),
+        host=observe_host.totals(engine),
         free_pages=tuple(pool.unleased_pages() for pool in engine.pools),
+        host_holes=None if engine.host is None else engine.host.arena.holes(),
     )
 
 
 def drain(engine: Engine) -> tuple[Snapshot, Touched]:
     """Return the touched entries as a partial snapshot and their ids, and start a new collection."""
     live = engine.touched
-    touched = Touched(
-        set(live.pages),
-        set(live.spaces),
-        set(live.sequences),
-        set(live.continuations),
-        set(live.checkpoints),
-        set(live.rows),
-        set(live.units),
-    )
-    for ids in (
-        live.pages,
-        live.spaces,
-        live.sequences,
-        live.continuations,
-        live.checkpoints,
-        live.rows,
-        live.units,
-    ):
-        ids.clear()
+    for number, pool in enumerate(engine.pools):
+        live.retiring.update([(number, page) for page in pool.changed])
+        pool.changed.clear()
+    if engine.host is not None:
+        live.extents |= engine.host.slots.changed
+        engine.host.slots.changed.clear()
+    touched = Touched(*[set(getattr(live, name)) for name in _TOUCHED])
+    for name in _TOUCHED:
+        getattr(live, name).clear()
     return partial_snapshot(engine, touched), touched
 
 
@@ -98,7 +102,7 @@ def partial_snapshot(engine: Engine, touched: Touched) -> Snapshot:
             spaces[owner, pool] = _space(owner, space, _provisional(engine, holder, space))
     return Snapshot(
         pools=_pools(engine),
-        pages={page: _page(held) for page in touched.pages if (held := live.get(page)) is not None},
+        pages={page: _page(engine, held) for page in touched.pages if (held := live.get(page)) is not None},
         spaces=spaces,
         sequences={s: _sequence(engine.sequences[s]) for s in touched.sequences if s in engine.sequences},
         continuations={
@@ -114,7 +118,15 @@ def partial_snapshot(engine: Engine, touched: Touched) -> Snapshot:
         },
         rows={(pool, row): _row(engine, pool, row) for pool, row in touched.rows},
         units={unit: _unit(engine, unit) for unit in touched.units if unit in engine.units},
+        transfers=observe_host.transfers(engine, touched.transfers),
+        retiring={
+            (pool, page): _retiring(engine, pool, page)
+            for pool, page in touched.retiring
+            if page in engine.pools[pool].retiring
+        },
+        extents=observe_host.extents(engine, touched.extents),
         queue=tuple(engine.queue),
+        host=observe_host.totals(engine),
     )
 
 
@@ -142,7 +154,14 @@ def _pools(engine: Engine) -> tuple[PoolState, ...]:
     )
 
 
-def _page(held: LogicalPage) -> PageState:
+def _retiring(engine: Engine, pool: int, page: int) -> RetiringState:
+    held = engine.pools[pool].retiring[page]
+    return RetiringState(pool, page, generation_of(held.lease), engine.fences.unit(held.fence))
+
+
+def _page(engine: Engine, held: LogicalPage) -> PageState:
+    if engine.host is not None:
+        return observe_host.page(held)
     return PageState(
         held.page,
         held.pool,

@@ -1,23 +1,44 @@
-"""Logical pages: identity, epoch, committed columns and the references that keep them (DESIGN 3, 4.5)."""
+"""Logical pages: identity, epoch, committed columns, replicas, and the references that keep them (DESIGN 3-4.5)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from kvcrucible.contract.snapshot import Touched
-from kvcrucible.engine.pool import Lease, PagePool, Reservation, page_of
+from kvcrucible.contract.config import PageId
+from kvcrucible.contract.snapshot import Tier, Touched
+from kvcrucible.engine.host.replicas import Replica, Replicas, note_change
+from kvcrucible.engine.host.slots import HostSlot
+from kvcrucible.engine.pool import NO_LEASE, Lease, PagePool, Reservation, page_of
+from kvcrucible.engine.streams import UnitFences
+
+if TYPE_CHECKING:
+    from kvcrucible.engine.host.tier import HostTier
 
 
 class LogicalPage:
     """P consecutive positions.
 
     ``references`` counts the address spaces that hold the page.  With one the holder may write beyond
-    ``committed``; with more the page is full and nobody writes it.  ``epoch`` rises when committed columns are
-    taken back, so that whoever remembers (page, epoch) can tell that the content is not what it was.  ``device`` is the
-    physical page that holds the device replica: the one that ``lease`` names.
+    ``committed``; with more, or in a transfer, the page is full or retained and nobody writes it.  ``epoch`` rises when
+    committed columns are taken back, so that whoever remembers (page, epoch) can tell that the content is not what it
+    was.  ``device`` is the physical page that holds the Device replica: the one that ``lease`` names; −1 and
+    ``NO_LEASE`` where there is none.  ``fence`` is the last unit, by ordinal, of those who held the page and hold it no
+    more or only retain it.  ``transfer`` is the transfer that has the page, None where none has.
     """
 
-    __slots__ = ("committed", "device", "epoch", "lease", "page", "pool", "references")
+    __slots__ = (
+        "_replicas",
+        "committed",
+        "device",
+        "epoch",
+        "fence",
+        "lease",
+        "page",
+        "pool",
+        "references",
+        "transfer",
+    )
 
     def __init__(self, page: int, pool: int, lease: Lease) -> None:
         self.page = page
@@ -27,16 +48,60 @@ class LogicalPage:
         self.epoch = 0
         self.committed = 0
         self.references = 1
+        self.fence = 0
+        self.transfer: int | None = None
+        self._replicas: Replicas | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether more than one space holds it; a transfer counts as one more holder (decision 0013)."""
+        return self.references > 1 or self.transfer is not None
+
+    @property
+    def visible(self) -> Tier:
+        """The tier of the replica that reads, tables and hits resolve to."""
+        return Tier.DEVICE if self._replicas is None else self._replicas.visible
+
+    @property
+    def replicas(self) -> Replicas:
+        """Its replicas; the object is made when it is first asked for, since most pages never leave the device."""
+        if self._replicas is None:
+            self._replicas = Replicas(Tier.DEVICE, Replica(self.lease, self.epoch, self.committed))
+        return self._replicas
+
+    @property
+    def only_on_device(self) -> bool:
+        """Whether no transfer has ever given it another replica that it still has; then ``replicas`` says no more than
+        the page itself.
+        """
+        return self._replicas is None
+
+    def settle(self) -> None:
+        """Bring ``lease`` and ``device`` in line with the replicas, which have changed.  Mutates."""
+        replicas = self.replicas
+        on_device = replicas.at(Tier.DEVICE)
+        if on_device is None:
+            self.lease, self.device = NO_LEASE, PageId(-1)
+            return
+        assert isinstance(on_device.place, int)
+        self.lease = on_device.place
+        self.device = page_of(self.lease)
+        if replicas.at(Tier.HOST) is None and not on_device.pins:
+            self._replicas = None
 
 
 class PageLedger:
-    """All logical pages of an engine, over all pools.  Grants, shares and drops them; marks what it touches."""
+    """All logical pages of an engine, over all pools.  Grants, shares and drops them; marks what it touches.
 
-    def __init__(self, pools: Sequence[PagePool], touched: Touched) -> None:
-        self._pools = pools
+    ``host`` is the engine's Host tier, None without one.
+    """
+
+    def __init__(self, pools: Sequence[PagePool], units: UnitFences, touched: Touched) -> None:
+        self._pools, self._units = pools, units
         self._next = 0
         self.touched = touched
         self.live: dict[int, LogicalPage] = {}
+        self.host: HostTier | None = None
 
     def grant(self, pool: int, reservation: Reservation, pages: int) -> list[LogicalPage]:
         """Materialise ``pages`` out of ``reservation`` as new logical pages with one reference and nothing
@@ -56,19 +121,68 @@ class PageLedger:
             page.references += 1
             self.touched.pages.add(page.page)
 
-    def drop(self, pool: int, pages: Sequence[LogicalPage], into: Reservation | None) -> None:
-        """Take one reference from each page; a page without any returns to ``into``, or to free where it is None."""
+    def drop(self, pool: int, pages: Sequence[LogicalPage], into: Reservation | None, fence: int = 0) -> None:
+        """Take one reference from each page; a page without any returns to ``into``, or to free where it is None.
+
+        ``fence`` is the last unit that selected the one who drops them.  What a page in a transfer occupies stays the
+        transfer's, whatever ``into`` is; its Host copy ends with it otherwise.
+        """
         ended: list[LogicalPage] = []
+        touched = self.touched.pages
         for page in pages:
             assert page.references > 0, f"page {page.page} dropped once too often"
             page.references -= 1
-            self.touched.pages.add(page.page)
+            if fence > page.fence:  # max() would take longer than all the rest
+                page.fence = fence
+            touched.add(page.page)
             if page.references == 0:
                 ended.append(page)
         for page in ended:
             del self.live[page.page]
-        leases = [page.lease for page in ended]
+        leases: list[Lease] = []
+        fences: list[int] = []
+        for page in ended:
+            if page.transfer is not None:
+                assert self.host is not None
+                self.host.page_ended(page)
+                continue
+            if not page.only_on_device:
+                self._free_host(page.replicas.at(Tier.HOST))
+            if page.device >= 0:
+                leases.append(page.lease)
+                fences.append(page.fence)
         if into is None:
-            self._pools[pool].release(leases)
+            self._pools[pool].release(leases, fences)
         else:
-            self._pools[pool].dematerialise(into, leases)
+            self._pools[pool].dematerialise(into, leases, fences)
+
+    def stamp(self, pages: Iterable[LogicalPage], fence: int) -> None:
+        """Note that a holder who only retains ``pages`` from now on was selected by unit ``fence`` last."""
+        if fence > self._units.completed:
+            for page in pages:
+                page.fence = max(page.fence, fence)
+
+    def changed(self, page: LogicalPage) -> None:
+        """Bring the replicas of ``page`` up to date after a committed write or a cut in its place.
+
+        A Host copy that is no clean one any more ends, and its slot is free (decision 0013).
+        """
+        if page.only_on_device:
+            return
+        stale = note_change(page)
+        if stale is not None:
+            self._free_host(stale)
+            page.settle()
+
+    def frees(self, page: LogicalPage) -> bool:
+        """Tell whether a page would be free at once on the device if its last reference went now."""
+        if page.transfer is not None or page.device < 0:
+            return False
+        units = self._units
+        return units.completed == units.ended or self._pools[page.pool].at_rest(page.lease, page.fence)
+
+    def _free_host(self, replica: Replica | None) -> None:
+        if replica is not None:
+            assert self.host is not None
+            assert isinstance(replica.place, HostSlot)
+            self.host.slots.free([replica.place])

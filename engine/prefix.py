@@ -135,11 +135,15 @@ class PrefixIndex:
         return tuple(self._ends)
 
     def longest(
-        self, tokens: Tokens, identity: Identity, excluded: Collection[int] = frozenset()
+        self,
+        tokens: Tokens,
+        identity: Identity,
+        excluded: Collection[int] = frozenset(),
+        deferred: Collection[int] = frozenset(),
     ) -> tuple[int, int] | None:
-        """Return (length, checkpoint) of the longest common prefix of at least one token; ties go to the lowest id.
+        """Return (length, checkpoint) of the longest common prefix of at least one token.
 
-        Checkpoints in ``excluded`` do not count.
+        Checkpoints in ``excluded`` do not count.  Ties go to those that are not in ``deferred``, then to the lowest id.
         """
         node = self._roots.get(identity)
         if node is None:
@@ -161,7 +165,8 @@ class PrefixIndex:
         for depth, reached in reversed(path):
             candidates = reached.members.difference(excluded) if excluded else reached.members
             if candidates:
-                return depth, min(candidates)
+                first = candidates.difference(deferred) if deferred else candidates
+                return depth, min(first or candidates)
         return None
 
     def _child(self, node: _Node, token: Token) -> _Node | None:

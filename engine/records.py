@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kvcrucible.contract.operations import Append, Identity, Submit, Work
+from kvcrucible.contract.snapshot import Tier
 from kvcrucible.contract.tokens import Tokens, count, prefix
 from kvcrucible.engine.pool import Reservation
 from kvcrucible.engine.space import AddressSpace
-from kvcrucible.engine.streams import Event
 
 
 @dataclass(slots=True)
@@ -98,6 +98,21 @@ class Continuation:
         """Committed positions in Main."""
         return self.spaces[0].frontier
 
+    @property
+    def in_transfer(self) -> bool:
+        """Whether one of its pages is in a transfer; linear in its pages."""
+        return any(page.transfer is not None for space in self.spaces for page in space.pages)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether one of its pages has a Device replica, visible or not."""
+        return any(page.device >= 0 for space in self.spaces for page in space.pages)
+
+    @property
+    def resident(self) -> bool:
+        """Whether all its pages are visible on Device; linear in its pages."""
+        return all(page.visible is Tier.DEVICE for space in self.spaces for page in space.pages)
+
 
 @dataclass(frozen=True, slots=True)
 class UnitPart:
@@ -121,14 +136,6 @@ class Unit:
     unit: int
     parts: tuple[UnitPart, ...]
     frozen: tuple[tuple[int, int, tuple[int, ...]], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class EndedUnit:
-    """A unit whose host side has ended and whose device effects may still be outstanding."""
-
-    unit: int
-    event: Event
 
 
 def smallest_frontier(spaces: list[AddressSpace]) -> int:

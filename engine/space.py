@@ -26,12 +26,16 @@ CopyColumns: TypeAlias = Callable[[int, int, int, int], None]
 
 @dataclass(slots=True)
 class AddressSpace:
-    """One sequence's pages in one pool.  Methods mutate this space and, where they share, the source's references."""
+    """One sequence's pages in one pool.  Methods mutate this space and, where they share, the source's references.
+
+    ``fence`` is the last unit, by ordinal, that selected the sequence; it goes with the pages that the space drops.
+    """
 
     pool: int
     page_size: int
     pages: list[LogicalPage] = field(default_factory=list)
     frontier: int = 0
+    fence: int = 0
 
     def missing_pages(self, position: int) -> int:
         """Pages that have to be granted before ``position`` positions can be written."""
@@ -57,6 +61,8 @@ class AddressSpace:
         for page in self.pages[first:last]:
             page.committed = self.page_size
         self.pages[last].committed = position - last * self.page_size
+        # The others are new: only the page in which the frontier stood can have left the device before.
+        ledger.changed(self.pages[first])
         ledger.touched.pages.update(page.page for page in self.pages[first : last + 1])
         self.frontier = position
 
@@ -65,7 +71,7 @@ class AddressSpace:
         keep = pages_for(self.frontier, self.page_size)
         extra = self.pages[keep:]
         del self.pages[keep:]
-        ledger.drop(self.pool, extra, reservation)
+        ledger.drop(self.pool, extra, reservation, self.fence)
         return len(extra)
 
     def fork(
@@ -85,13 +91,13 @@ class AddressSpace:
 
     def cut_drops(self, position: int) -> list[LogicalPage]:
         """Return the pages that lose this space's reference when it is cut to ``position``: those beyond the cut,
-        and the cut page itself where it is shared and has to be copied.  None where it stands at or below.
+        and the cut page itself where it is shared and has to be copied.  No page where it stands at or below.
         """
         if position >= self.frontier:
             return []
         keep, columns = pages_for(position, self.page_size), position % self.page_size
         dropped = self.pages[keep:]
-        if columns and self.pages[keep - 1].references > 1:
+        if columns and self.pages[keep - 1].shared:
             dropped.append(self.pages[keep - 1])
         return dropped
 
@@ -100,26 +106,27 @@ class AddressSpace:
     ) -> None:
         """Cut back to ``position`` below the frontier, exactly.
 
-        Pages that nobody else references return to ``reservation``.  A shared cut page is replaced by a private
-        copy of its remaining columns, for which ``reservation`` must hold a page once the others have returned.
+        Pages that nobody else holds, a transfer neither, return to ``reservation``.  A shared cut page is replaced by a
+        private copy of its remaining columns, for which ``reservation`` must hold a page once the others have returned.
         """
         assert 0 <= position < self.frontier
         keep, columns = pages_for(position, self.page_size), position % self.page_size
         beyond = self.pages[keep:]
         del self.pages[keep:]
-        ledger.drop(self.pool, beyond, reservation)
+        ledger.drop(self.pool, beyond, reservation, self.fence)
         if columns:
             cut = self.pages[-1]
-            if cut.references > 1:
+            if cut.shared:
                 (own,) = ledger.grant(self.pool, reservation, 1)
                 copy(self.pool, cut.device, own.device, columns)
                 self.pages[-1] = own
-                ledger.drop(self.pool, [cut], reservation)
+                ledger.drop(self.pool, [cut], reservation, self.fence)
                 cut = own
             else:
                 cut.epoch += 1
                 ledger.touched.pages.add(cut.page)
             cut.committed = columns
+            ledger.changed(cut)
         self.frontier = position
 
     def devices(self, first: int = 0) -> list[int]:
@@ -128,8 +135,8 @@ class AddressSpace:
 
 
 def close_spaces(ledger: PageLedger, spaces: Sequence[AddressSpace]) -> None:
-    """Drop every page of ``spaces``; those that nobody else references become free."""
+    """Drop every page of ``spaces``; those that nobody else holds become free, behind their fence."""
     for space in spaces:
-        ledger.drop(space.pool, space.pages, None)
+        ledger.drop(space.pool, space.pages, None, space.fence)
         space.pages = []
         space.frontier = 0

@@ -111,7 +111,8 @@ class ExecutionTables:
         self._frozen.remove(row)
 
     def _upload(self, effect: partial[None], row: int, entries: int) -> None:
-        # The effect carries its own copy of the entries: the mirror may change before a lagging stream runs it.
+        # Each queued upload has a staging buffer of its own, never one that uploads take turns in (DESIGN 4.7): what
+        # the effect holds are immutable numbers, since the mirror may change before a lagging stream runs it.
         self._stream.submit(effect)
         self._touched.rows.add((self.pool, row))
         self._work.table_uploads += 1

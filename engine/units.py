@@ -99,12 +99,16 @@ def begin(engine: Engine, unit: int, work: Seq[Work]) -> Unit:
 
 def end(engine: Engine, unit: Unit, commit: bool) -> list[int]:
     """Thaw the rows, then commit or abort each part; return the sequences whose recorded cancel is now due."""
+    # First, before anything else is submitted: the event is to stand right behind what the unit itself does.
+    fence = engine.fences.end(unit.unit, engine.stream.record())
     for pool, row, _ in unit.frozen:
         engine.tables[pool].thaw(row)
     cancelled: list[int] = []
     for part in unit.parts:
         record = engine.sequences[part.sequence]
         record.unit = None
+        for space in record.spaces:
+            space.fence = fence
         _touch(engine, record)
         if commit and not record.cancel_recorded:
             for space, stop in zip(record.spaces, part.stops, strict=True):

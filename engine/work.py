@@ -13,6 +13,11 @@ class WorkCounters:
     each over all planes of its pool.  ``table_entries``: block-table entries written or cleared, ``table_uploads`` the
     batches.  All these count every pool.  ``tokens_written`` and ``tokens_hit`` are Main's positions,
     ``backend_tokens_written`` the backend's; written means committed.
+
+    ``transfer_copies``: copies queued between Device and Host, one for each run of pages that follow one another on
+    both sides; ``bytes_demoted`` and ``bytes_restored`` are what they carry, whatever becomes of the transfer.
+    ``pages_demoted`` and ``pages_restored`` became visible at the other end, copied just now or before.
+    ``transfers_abandoned`` left their pages where they were.
     """
 
     allocator_calls: int = 0
@@ -25,3 +30,9 @@ class WorkCounters:
     tokens_written: int = 0
     tokens_hit: int = 0
     backend_tokens_written: int = 0
+    pages_demoted: int = 0
+    pages_restored: int = 0
+    transfer_copies: int = 0
+    bytes_demoted: int = 0
+    bytes_restored: int = 0
+    transfers_abandoned: int = 0

@@ -1,7 +1,9 @@
 """Compares what an engine shows of its state with the reference model, field by field.
 
 Verifies: who is queued, active and retained; of each the tokens, identity, session, prompt, limit, pins and recorded
-cancels; the order in which continuations were used; every checkpoint's owner, frontier and tokens.
+cancels; the order in which continuations were used; every checkpoint's owner, frontier and tokens; in which tier each
+page is visible and whether it has a valid copy in the other; transfers under way, with how many pages of each pool;
+bytes of the host arena that are used; how many pages are retiring.
 Does not verify: pages, leases and tables, which the model does not know by name; the checkers judge those.
 """
 
@@ -29,7 +31,48 @@ def state_agrees(
         violations += _holders(operation, model, snapshot, capabilities)
     if "checkpoints" in parts and "findable" in parts:
         violations += _checkpoints(model, snapshot)
+    if parts >= {"pages", "spaces"}:
+        violations += _replicas(model, snapshot)
+    if "transfers" in parts:
+        violations += _transfers(model, snapshot)
+    if "retiring" in parts:
+        retiring = [sum(pool == one for one, _ in snapshot.retiring) for pool in range(len(snapshot.pools))]
+        due = [model.retiring(pool) for pool in range(len(snapshot.pools))]
+        violations += _differ("recycle-fenced", "retiring pages of each pool", retiring, due)
+    if snapshot.host is not None:
+        violations += _differ(
+            "host-conservation", "host bytes used", snapshot.host.used, model.host_used_bytes
+        )
     return violations
+
+
+def _differ(invariant: str, what: str, found: object, due: object) -> list[Violation]:
+    return [] if found == due else [mismatch(invariant, what, found, due)]
+
+
+def _replicas(model: AccountingModel, snapshot: Snapshot) -> Iterator[Violation]:
+    known = {*model.sequences(), *model.continuations()}
+    for (owner, pool), space in sorted(snapshot.spaces.items()):
+        # Whom the model does not know, or the engine lists nowhere, is told elsewhere.
+        if owner not in known or owner not in (snapshot.sequences.keys() | snapshot.continuations.keys()):
+            continue
+        pages = [snapshot.pages[page] for page in space.pages]
+        what = f"sequence {owner}, pool {pool}"
+        tiers = tuple(page.visible for page in pages)
+        yield from _differ("one-visible-replica", f"{what}, visible tiers", tiers, model.tiers(owner, pool))
+        copies = tuple(page.on_device is not None and page.on_host is not None for page in pages)
+        due = model.clean_copies(owner, pool)
+        yield from _differ("replica-valid", f"{what}, pages with a clean copy", copies, due)
+
+
+def _transfers(model: AccountingModel, snapshot: Snapshot) -> Iterator[Violation]:
+    found: dict[int, tuple[tuple[int, ...], bool]] = {}
+    for transfer, state in snapshot.transfers.items():
+        pools = tuple(sum(move.pool == pool for move in state.moves) for pool in range(len(snapshot.pools)))
+        found[transfer] = pools, state.cancelling
+    due = {one: (model.transfer_pages(one), model.cancelling(one)) for one in model.transfers()}
+    what = "transfers under way, pages of each pool and whether cancelled"
+    yield from _differ("transfer-pinned", what, found, due)
 
 
 def _holders(

@@ -28,6 +28,7 @@ from kvcrucible.fuzz.driver import FirstFailure, Recorder
 from kvcrucible.fuzz.lockstep import Tally
 from kvcrucible.fuzz.machine import machine_class
 from kvcrucible.fuzz.minimise import minimise
+from kvcrucible.fuzz.pairs import Pair, missing
 from kvcrucible.fuzz.setting import Depth, Setting
 from kvcrucible.fuzz.steps import Step
 from kvcrucible.fuzz.waivers import Waiver, waivers_of
@@ -52,7 +53,7 @@ GOALS_PATIENCE = 4
 class Plan:
     """What a campaign is to do.  ``seconds`` None: no limit.  ``database``: folder in which failing examples are kept.
     ``backends``: what settings have beside Main; None stands for no other pool.  ``profiles``: storage profiles of
-    settings.  Of both, what the engine cannot have is left out.
+    settings.  ``hosts``: whether settings have a Host tier.  Of each, what the engine cannot have is left out.
     """
 
     engine: str = "paged"
@@ -64,6 +65,7 @@ class Plan:
     database: Path | None = None
     backends: tuple[str | None, ...] = (None, *BACKENDS)
     profiles: tuple[str, ...] = tuple(PROFILES)
+    hosts: tuple[bool, ...] = (False, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +124,26 @@ class Report:
             )
         return able
 
+    def hosts(self) -> tuple[bool, ...]:
+        """Return whether settings have a Host tier: what was asked for and the engine can have.
+
+        Raises ``InputError`` where that is nothing.
+        """
+        able = tuple(host for host in self.plan.hosts if self.capabilities.host or not host)
+        if not able:
+            raise InputError(f"{self.plan.engine} cannot have a Host tier; ask for none")
+        return able
+
+    def missing_pairs(self) -> list[Pair]:
+        """Return the possible ordered pairs of operations that never came up."""
+        return missing(self.tally.pairs, self.capabilities, self.hosts())
+
     def goals(self) -> dict[str, int]:
         """Return how often each goal was reached that the engine can reach."""
         return {
             name: self.tally.goals[name]
             for name, goal in GOALS.items()
-            if within_reach(goal, self.capabilities, self.backends())
+            if within_reach(goal, self.capabilities, self.backends(), self.hosts())
         }
 
     def missed(self) -> list[str]:
@@ -204,7 +220,7 @@ def _goes_on(plan: Plan, report: Report, beyond: int) -> bool:
 
 def _run_batch(plan: Plan, report: Report, recorder: Recorder, batch: int, examples: int) -> None:
     depths = tuple(depth.value for depth in plan.depths)
-    settings = settings_for(plan.engine, depths, report.backends(), report.profiles())
+    settings = settings_for(plan.engine, depths, report.backends(), report.profiles(), report.hosts())
     machine = machine_class(settings, report.capabilities, report.tally, recorder)
     database = None if plan.database is None else DirectoryBasedExampleDatabase(plan.database)
     phases = (

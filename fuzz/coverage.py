@@ -30,50 +30,50 @@ from kvcrucible.contract.operations import (
 from kvcrucible.contract.operations import Schedule as ScheduleOperation
 from kvcrucible.contract.planes import BACKENDS
 from kvcrucible.contract.tokens import count
-from kvcrucible.fuzz.coverage_backend import OF_A_BACKEND
-from kvcrucible.fuzz.goals import GOALS, Goal, Seen, admissions, goal, observe, reached, simple
+from kvcrucible.fuzz import coverage_backend, coverage_host, coverage_room
+from kvcrucible.fuzz.goals import (
+    GOALS,
+    NOTHING,
+    PREFIX_CACHE,
+    RETAINING,
+    Goal,
+    Needs,
+    Seen,
+    admissions,
+    goal,
+    observe,
+    reached,
+    simple,
+)
+
+#: Modules that register further goals as they are imported.
+PARTS = (coverage_backend, coverage_host, coverage_room)
 
 __all__ = ["GOALS", "Goal", "admissions", "observe", "reached", "within_reach"]
 
-#: Goals that a prefix cache alone can reach, and those that retaining sequences alone can.
-_OF_THE_PREFIX_CACHE = frozenset(
-    {
-        "admit-fork",
-        "admit-move",
-        "admit-move-truncated",
-        "cut-source-after-release",
-        "hit-on-active-source",
-        "hit-inside-a-page",
-    }
-)
-_OF_RETAINING = frozenset(
-    {"release-under-pressure", "released-while-borrowed", "retain-replaces-session", "retain-of-nothing"}
-)
+#: Beside every operation, everything that a setting may have.
+_ANY_BACKEND: tuple[str | None, ...] = (None, *BACKENDS)
 
 
 def within_reach(
-    goal: Goal, able: Capabilities, backends: Collection[str | None] = (None, *BACKENDS)
+    goal: Goal,
+    able: Capabilities,
+    backends: Collection[str | None] = _ANY_BACKEND,
+    hosts: Collection[bool] = (False, True),
 ) -> bool:
     """Say whether an engine can reach ``goal`` at all: it has one of the operations, and what else it takes.
 
-    ``backends``: what the settings have beside Main.
+    ``backends``: what the settings have beside Main; ``hosts``: whether they have a Host tier.
     """
-    if goal.name in OF_A_BACKEND and not able.backends.intersection(filter(None, backends)):
+    needs = goal.needs
+    if needs.backend and not able.backends.intersection(filter(None, backends)):
         return False
-    if not goal.needs & able.operations:
+    if needs.host and not (able.host and True in hosts):
         return False
-    if goal.name in _OF_THE_PREFIX_CACHE or goal.name == "wait-session-busy":
-        return "Lookup" in able.operations
-    if goal.name in _OF_RETAINING:
-        return "Release" in able.operations
-    match goal.name:
-        case "abort-returns-pages":
-            return able.aborts
-        case "cancelled-beside-committed":
-            return able.works_per_unit != 1
-        case "wait-device-capacity":
-            return able.reserves
-    return True
+    if needs.hostless and False not in hosts:
+        return False
+    has = bool(goal.after & able.operations) and needs.operations <= able.operations
+    return has and needs.able(able)
 
 
 # -- forks -------------------------------------------------------------------------------------------------------------
@@ -216,7 +216,12 @@ def _cancel_in_flight(seen: Seen) -> bool:
     return seen.done and seen.outcome.value is False
 
 
-@goal("cancelled-beside-committed", "a unit ends with one row cancelled and another committed", EndUnit)
+@goal(
+    "cancelled-beside-committed",
+    "a unit ends with one row cancelled and another committed",
+    EndUnit,
+    needs=Needs(able=lambda able: able.works_per_unit != 1),
+)
 def _cancel_and_commit(seen: Seen) -> bool:
     assert isinstance(seen.operation, EndUnit)
     ended = seen.outcome.value
@@ -228,7 +233,12 @@ def _cancel_and_commit(seen: Seen) -> bool:
     )
 
 
-@goal("abort-returns-pages", "an aborted unit gives new pages back to the reservation", EndUnit)
+@goal(
+    "abort-returns-pages",
+    "an aborted unit gives new pages back to the reservation",
+    EndUnit,
+    needs=Needs(able=lambda able: able.aborts),
+)
 def _abort_pages(seen: Seen) -> bool:
     assert isinstance(seen.operation, EndUnit)
     return (
@@ -296,7 +306,14 @@ for _mode in AdmissionMode:
         lambda seen, mode=_mode: any(one.mode is mode for one in admissions(seen.outcome.value)),  # type: ignore[misc]
         ScheduleOperation,
         TryAdmit,
+        needs=NOTHING if _mode is AdmissionMode.COLD else PREFIX_CACHE,
     )
+
+#: Reasons to wait that not every engine can have.
+_WAITS = {
+    WaitingKind.SESSION_BUSY: PREFIX_CACHE,
+    WaitingKind.DEVICE_CAPACITY: Needs(able=lambda able: able.reserves),
+}
 
 for _kind in WaitingKind:
     simple(
@@ -307,6 +324,7 @@ for _kind in WaitingKind:
             for value in (seen.outcome.value, getattr(seen.outcome.value, "waiting", None))
         ),
         TryAdmit if _kind is WaitingKind.BEHIND_HEAD else ScheduleOperation,
+        needs=_WAITS.get(_kind, NOTHING),
     )
 
 
@@ -315,18 +333,25 @@ for _kind in WaitingKind:
     "a source is cut and moved after others were released",
     ScheduleOperation,
     TryAdmit,
+    needs=PREFIX_CACHE,
 )
 def _moved_after_release(seen: Seen) -> bool:
     modes = {one.mode for one in admissions(seen.outcome.value)}
     return AdmissionMode.MOVE_TRUNCATED in modes and bool(seen.outcome.evicted)
 
 
-@goal("hit-on-active-source", "admission forks a sequence that is still active", ScheduleOperation, TryAdmit)
+@goal(
+    "hit-on-active-source",
+    "admission forks a sequence that is still active",
+    ScheduleOperation,
+    TryAdmit,
+    needs=PREFIX_CACHE,
+)
 def _hit_active(seen: Seen) -> bool:
     return any(one.source in seen.before.sequences for one in admissions(seen.outcome.value))
 
 
-@goal("hit-inside-a-page", "a hit ends inside a page", ScheduleOperation, TryAdmit)
+@goal("hit-inside-a-page", "a hit ends inside a page", ScheduleOperation, TryAdmit, needs=PREFIX_CACHE)
 def _hit_inside(seen: Seen) -> bool:
     return any(one.hit % seen.page_size for one in admissions(seen.outcome.value))
 
@@ -345,7 +370,13 @@ def _hit_collision(seen: Seen) -> bool:
     return isinstance(seen.outcome.value, Hit) and seen.setting.hash_bits == 0
 
 
-@goal("release-under-pressure", "admission releases a continuation to make room", ScheduleOperation, TryAdmit)
+@goal(
+    "release-under-pressure",
+    "admission releases a continuation to make room",
+    ScheduleOperation,
+    TryAdmit,
+    needs=RETAINING,
+)
 def _evict(seen: Seen) -> bool:
     return bool(seen.outcome.evicted)
 
@@ -357,18 +388,24 @@ def _evict(seen: Seen) -> bool:
     TryAdmit,
     Fork,
     Truncate,
+    needs=RETAINING,
 )
 def _evict_borrowed(seen: Seen) -> bool:
     gone = (page for owner in seen.outcome.evicted for page in seen.before.spaces[owner, 0].pages)
     return any(page in seen.after.pages for page in gone)
 
 
-@goal("retain-replaces-session", "a retained sequence replaces the continuation of its session", Finish)
+@goal(
+    "retain-replaces-session",
+    "a retained sequence replaces the continuation of its session",
+    Finish,
+    needs=RETAINING,
+)
 def _replaces(seen: Seen) -> bool:
     return seen.outcome.value is True and len(seen.after.continuations) <= len(seen.before.continuations)
 
 
-@goal("retain-of-nothing", "retaining a sequence without a token discards it", Finish)
+@goal("retain-of-nothing", "retaining a sequence without a token discards it", Finish, needs=RETAINING)
 def _retain_nothing(seen: Seen) -> bool:
     assert isinstance(seen.operation, Finish)
     return seen.done and seen.operation.retain and seen.outcome.value is False

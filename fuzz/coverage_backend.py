@@ -23,9 +23,7 @@ from kvcrucible.contract.operations import (
 )
 from kvcrucible.contract.snapshot import Snapshot, SpaceState
 from kvcrucible.contract.tokens import common_prefix
-from kvcrucible.fuzz.goals import GOALS, Seen, admissions, goal
-
-_BEFORE = frozenset(GOALS)
+from kvcrucible.fuzz.goals import BACKEND, Seen, goal, takers
 
 
 def _reaches(snapshot: Snapshot, owner: int) -> tuple[SpaceState, SpaceState] | None:
@@ -43,7 +41,7 @@ def _lags(snapshot: Snapshot, owner: int, above: int = 0) -> bool:
 # -- units -------------------------------------------------------------------------------------------------------------
 
 
-@goal("backend-lags", "a unit leaves the backend of a sequence behind Main", EndUnit)
+@goal("backend-lags", "a unit leaves the backend of a sequence behind Main", EndUnit, needs=BACKEND)
 def _unit_lags(seen: Seen) -> bool:
     moved = [owner for owner in seen.after.sequences if _lags(seen.after, owner)]
     return seen.done and any(not _lags(seen.before, owner) for owner in moved)
@@ -53,6 +51,7 @@ def _unit_lags(seen: Seen) -> bool:
     "backend-catches-up",
     "a unit brings a lagging backend up to Main, writing more there than in Main",
     EndUnit,
+    needs=BACKEND,
 )
 def _catches_up(seen: Seen) -> bool:
     for owner in seen.after.sequences:
@@ -62,7 +61,7 @@ def _catches_up(seen: Seen) -> bool:
     return False
 
 
-@goal("backend-left-out", "a unit writes nothing in a backend that has something", BeginUnit)
+@goal("backend-left-out", "a unit writes nothing in a backend that has something", BeginUnit, needs=BACKEND)
 def _left_out(seen: Seen) -> bool:
     return seen.done and any(
         pool == 1 and first == last > 0
@@ -71,7 +70,7 @@ def _left_out(seen: Seen) -> bool:
     )
 
 
-@goal("abort-returns-backend-pages", "an aborted unit gives pages back in both pools", EndUnit)
+@goal("abort-returns-backend-pages", "an aborted unit gives pages back in both pools", EndUnit, needs=BACKEND)
 def _abort_both(seen: Seen) -> bool:
     assert isinstance(seen.operation, EndUnit)
     pools = zip(seen.before.pools[:2], seen.after.pools[:2], strict=True)
@@ -82,7 +81,12 @@ def _abort_both(seen: Seen) -> bool:
 # -- cuts and forks ----------------------------------------------------------------------------------------------------
 
 
-@goal("cut-leaves-the-backend", "a cut takes from Main and leaves a lagging backend untouched", Truncate)
+@goal(
+    "cut-leaves-the-backend",
+    "a cut takes from Main and leaves a lagging backend untouched",
+    Truncate,
+    needs=BACKEND,
+)
 def _cut_above(seen: Seen) -> bool:
     assert isinstance(seen.operation, Truncate)
     key = (seen.operation.sequence, 1)
@@ -92,7 +96,9 @@ def _cut_above(seen: Seen) -> bool:
     return seen.operation.position < found[0].frontier and seen.after.spaces[key] == found[1]
 
 
-@goal("cut-of-a-lagging-backend", "a cut takes from both pools while the backend lags", Truncate)
+@goal(
+    "cut-of-a-lagging-backend", "a cut takes from both pools while the backend lags", Truncate, needs=BACKEND
+)
 def _cut_both(seen: Seen) -> bool:
     assert isinstance(seen.operation, Truncate)
     return seen.done and _lags(seen.before, seen.operation.sequence, above=seen.operation.position)
@@ -102,6 +108,7 @@ def _cut_both(seen: Seen) -> bool:
     "cut-copies-in-one-pool",
     "a cut copies a shared page's columns in one pool and none in the other",
     Truncate,
+    needs=BACKEND,
 )
 def _cut_copies(seen: Seen) -> bool:
     assert isinstance(seen.operation, Truncate)
@@ -118,14 +125,24 @@ def _cut_copies(seen: Seen) -> bool:
     return copied[0] != copied[1]
 
 
-@goal("fork-beyond-the-backend", "fork at a position that the backend of the source does not have", Fork)
+@goal(
+    "fork-beyond-the-backend",
+    "fork at a position that the backend of the source does not have",
+    Fork,
+    needs=BACKEND,
+)
 def _fork_beyond(seen: Seen) -> bool:
     assert isinstance(seen.operation, Fork)
     found = _reaches(seen.before, seen.operation.source)
     return seen.done and found is not None and seen.operation.position > found[1].frontier
 
 
-@goal("fork-shares-in-one-pool", "fork that shares full pages in one pool and none in the other", Fork)
+@goal(
+    "fork-shares-in-one-pool",
+    "fork that shares full pages in one pool and none in the other",
+    Fork,
+    needs=BACKEND,
+)
 def _fork_one_pool(seen: Seen) -> bool:
     assert isinstance(seen.operation, Fork)
     found = _reaches(seen.before, seen.operation.source)
@@ -141,13 +158,23 @@ def _fork_one_pool(seen: Seen) -> bool:
 # -- what can be found -------------------------------------------------------------------------------------------------
 
 
-@goal("checkpoint-below-main", "a checkpoint stands at the frontier of a lagging backend", Checkpoint)
+@goal(
+    "checkpoint-below-main",
+    "a checkpoint stands at the frontier of a lagging backend",
+    Checkpoint,
+    needs=BACKEND,
+)
 def _checkpoint_below(seen: Seen) -> bool:
     assert isinstance(seen.operation, Checkpoint)
     return seen.done and _lags(seen.before, seen.operation.sequence)
 
 
-@goal("checkpoint-refused-for-the-backend", "nothing to keep: the backend has no position yet", Checkpoint)
+@goal(
+    "checkpoint-refused-for-the-backend",
+    "nothing to keep: the backend has no position yet",
+    Checkpoint,
+    needs=BACKEND,
+)
 def _checkpoint_refused(seen: Seen) -> bool:
     assert isinstance(seen.operation, Checkpoint)
     found = _reaches(seen.before, seen.operation.sequence)
@@ -155,7 +182,12 @@ def _checkpoint_refused(seen: Seen) -> bool:
     return refused and found is not None and found[0].frontier > 0 == found[1].frontier
 
 
-@goal("retain-of-an-empty-backend", "retaining discards: Main has positions and the backend has none", Finish)
+@goal(
+    "retain-of-an-empty-backend",
+    "retaining discards: Main has positions and the backend has none",
+    Finish,
+    needs=BACKEND,
+)
 def _retain_empty(seen: Seen) -> bool:
     assert isinstance(seen.operation, Finish)
     found = _reaches(seen.before, seen.operation.sequence)
@@ -167,6 +199,7 @@ def _retain_empty(seen: Seen) -> bool:
     "hit-capped-by-the-backend",
     "a prompt goes on as the source does, and hits only what its backend has",
     Lookup,
+    needs=BACKEND,
 )
 def _hit_capped(seen: Seen) -> bool:
     assert isinstance(seen.operation, Lookup)
@@ -183,19 +216,15 @@ def _hit_capped(seen: Seen) -> bool:
     "a request may consume a continuation and cannot move it as it is, because the backend of that lags",
     Schedule,
     TryAdmit,
+    needs=BACKEND,
 )
 def _move_refused(seen: Seen) -> bool:
-    for one in admissions(seen.outcome.value):
-        kept = None if one.source is None else seen.before.continuations.get(one.source)
-        request = seen.after.sequences.get(one.sequence)
-        if kept is None or request is None or one.source is None or not _lags(seen.before, one.source):
-            continue
-        same = kept.session is not None and kept.session == request.session
-        same = same or one.sequence in seen.consuming
-        whole = one.hit == seen.before.spaces[one.source, 1].frontier
-        if same and whole and one.mode is not AdmissionMode.MOVE:
-            return True
-    return False
+    return any(
+        _lags(seen.before, source)
+        and one.hit == seen.before.spaces[source, 1].frontier
+        and one.mode is not AdmissionMode.MOVE
+        for one, source in takers(seen)
+    )
 
 
 # -- pools that are full by themselves ---------------------------------------------------------------------------------
@@ -229,7 +258,5 @@ for _index, _name in enumerate(("main", "backend")):
         TryAdmit,
         Fork,
         Truncate,
+        needs=BACKEND,
     )(_full_alone(_index))
-
-#: Goals that only an engine with a backend can reach.
-OF_A_BACKEND: frozenset[str] = frozenset(GOALS) - _BEFORE

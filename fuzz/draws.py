@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from kvcrucible.contract.config import pages_for
 from kvcrucible.contract.operations import Identity
-from kvcrucible.contract.profiles import PROFILES
-from kvcrucible.fuzz.setting import Depth, Setting
+from kvcrucible.contract.profiles import PROFILES, storage_profile
+from kvcrucible.fuzz.geometry import payload_geometry
+from kvcrucible.fuzz.setting import HOST_ALIGNMENT_BYTES, SCHEDULES, Depth, Setting
 
 #: Sources of token runs; few, so that prompts meet and part again.
 SOURCES = (0, 1, 2)
@@ -87,25 +88,31 @@ def settings_for(
     depths: tuple[str, ...],
     backends: tuple[str | None, ...] = (None,),
     profiles: tuple[str, ...] = tuple(PROFILES),
+    hosts: tuple[bool, ...] = (False,),
 ) -> st.SearchStrategy[Setting]:
     """Return small settings on purpose: pools of a few pages, few rows, every page size, every condition.
 
     ``backends``: the pools to draw from beside Main, None for no other.  Either pool may be the tight one.
-    ``profiles``: names of storage profiles to draw from.
+    ``profiles``: names of storage profiles to draw from.  ``hosts``: whether there is a Host tier.
     """
 
     def build(
         depth: str, page_size: int, capacity: int, context_pages: int, rows: int, bits: int | None, lagging: bool,
-        profile: str, poison: str, backend: str | None, backend_size: int, room: int,
+        profile: str, poison: str, backend: str | None, backend_size: int, room: int, host_pages: int,
+        schedule: str, schedule_seed: int, fail_every: int,
     ) -> Setting:  # fmt: skip
         context = min(context_pages, capacity + 1) * page_size - (rows % 2)
         # As many tokens as Main holds, some pages more or fewer: either pool may be the one that is full.
         backend_capacity = max(1, pages_for(capacity * page_size, backend_size) + room)
+        sizes = [page_size] if backend is None else [page_size, backend_size]
+        host_bytes = _host_bytes(profile, sizes, host_pages) if host_pages else None
         return Setting(
-            engine, Depth(depth), capacity, page_size, max(context, 1), rows, bits,
-            lagging and depth == Depth.PAYLOAD, profile, poison, backend, backend_capacity, backend_size,
+            engine, Depth(depth), capacity, page_size, max(context, 1), rows, bits, lagging, profile, poison,
+            backend, backend_capacity, backend_size, host_bytes, schedule if lagging else SCHEDULES[0],
+            schedule_seed if lagging else 0, fail_every if host_pages else 0,
         )  # fmt: skip
 
+    with_host = True in hosts
     return st.builds(
         build,
         st.sampled_from(depths),
@@ -123,7 +130,23 @@ def settings_for(
             if backends == (None,)
             else (page_sizes, st.sampled_from((0, 2, -1, -2, 6)))
         ),
+        st.sampled_from(_HOST_PAGES if hosts == (True,) else (0, *_HOST_PAGES)) if with_host else st.just(0),
+        st.sampled_from((*SCHEDULES, "compute-silent", "random-walk")),
+        st.integers(0, 99),
+        st.sampled_from((0, 0, 0, 4, 2, 1)) if with_host else st.just(0),
     )
+
+
+#: Pages of Main that the Host tier holds: mostly few, so that extents do not fit although their bytes are free.
+_HOST_PAGES = (4, 3, 6, 2, 8, 12)
+
+
+def _host_bytes(profile: str, page_sizes: list[int], pages: int) -> int:
+    """Return the bytes of ``pages`` pages of Main, and of as many tokens in the other pool."""
+    tokens, kind = pages * page_sizes[0], storage_profile(profile)
+    geometry = payload_geometry(kind)
+    needed = sum(pages_for(tokens, size) * kind.bytes_per_page_group(geometry, size) for size in page_sizes)
+    return pages_for(needed, HOST_ALIGNMENT_BYTES) * HOST_ALIGNMENT_BYTES
 
 
 def choose(ids: Iterable[int], pick: int) -> int | None:

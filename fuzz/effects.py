@@ -1,15 +1,15 @@
-"""Judges what shows only in device effects: when units are reported as complete, and how much is copied.
+"""Judges what shows only in device effects: when units and transfers are reported as over, and how much is copied.
 
-Verifies: ``progress`` reports every ended unit once, in the order of their ends, not before all effects of the unit
-have run and not later than the effects of its end; a fork copies exactly the columns of its partial tail, and nothing
-but a fork or a cut copies any.
-Does not verify: what a cut copies, copies of engines with several pools, engines that do not count their effects.
+Verifies: ``progress`` reports exactly the units whose effects the host knows to be complete, once, in the order of
+their ends; exactly the transfers whose copies the host knows to be over, once, in the order of their ids, and says of
+each whether a copy failed; per pool, a fork copies exactly the columns of its partial tail, a cut those of the shared
+page that it cuts, and nothing else copies any.
+Does not verify: what a cut copies where it releases others on the way, engines that do not show their effects.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -17,102 +17,153 @@ from kvcrucible.contract.in_words import in_words
 from kvcrucible.contract.operations import (
     AdmissionMode,
     Admitted,
+    Demote,
     EndUnit,
     Fork,
     Operation,
     Outcome,
     Progress,
+    Progressed,
+    Restore,
     Scheduled,
     Truncate,
 )
+from kvcrucible.contract.snapshot import Snapshot
+from kvcrucible.invariants.effects import transfer_completed
 from kvcrucible.invariants.violation import Violation, mismatch
 
 
 @runtime_checkable
-class CountsEffects(Protocol):
-    """An adapter whose engine counts its device effects."""
+class ShowsEffects(Protocol):
+    """An adapter that sees the device effects of its engine."""
 
-    def effects(self) -> tuple[int, int]:
-        """Return (effects that have run, effects submitted)."""
+    def recorded(self) -> int:
+        """Return how many events the compute stream has recorded."""
 
-    def copied_columns(self) -> int:
-        """Return how many token columns page copies have moved since the engine was built."""
+    def done(self, event: int) -> bool:
+        """Say whether the host knows event number ``event`` of the compute stream, from 0, to be done; False where
+        there is none.
+        """
+
+    def copied_columns(self) -> tuple[int, ...]:
+        """Return, per pool, how many token columns page copies have moved since the engine was built."""
+
+    def copies(self, transfer: int) -> tuple[int, int]:
+        """Return how many copies of ``transfer`` have not run, and how many have failed."""
+
+    def copies_known(self, transfer: int) -> bool:
+        """Say whether the host knows all copies of ``transfer`` to be over."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A unit that has ended: effects submitted before its end, and after it."""
+    """A unit that has ended, and the number of the event that its end recorded first."""
 
     unit: int
-    earliest: int
-    latest: int
+    event: int
 
 
 class EffectsJudge:
-    """Follows one engine; without :class:`CountsEffects` it judges nothing."""
+    """Follows one engine; without :class:`ShowsEffects` it judges nothing."""
 
-    def __init__(self, adapter: object, page_sizes: Sequence[int]) -> None:
-        self._counts = adapter if isinstance(adapter, CountsEffects) else None
-        self._page_size = page_sizes[0] if len(page_sizes) == 1 else None
+    def __init__(self, adapter: object) -> None:
+        self._shows = adapter if isinstance(adapter, ShowsEffects) else None
         self._ended: deque[_Ended] = deque()
-        self._submitted = self._copied = 0
+        self._transfers: list[int] = []
+        self._recorded = 0
+        self._copied: tuple[int, ...] = ()
 
     def before(self, operation: Operation) -> None:
         """Note the counts before an operation."""
-        if self._counts is not None:
-            _, self._submitted = self._counts.effects()
-            self._copied = self._counts.copied_columns()
+        if self._shows is not None:
+            self._recorded = self._shows.recorded()
+            self._copied = self._shows.copied_columns()
 
-    def judge(self, operation: Operation, outcome: Outcome) -> list[Violation]:
-        """Judge an operation that has been carried out; refusals have no effects."""
-        if self._counts is None:
+    def judge(self, operation: Operation, outcome: Outcome, before: Snapshot) -> list[Violation]:
+        """Judge an operation that has been carried out in the state ``before``; refusals have no effects."""
+        if self._shows is None:
             return []
         if outcome.refusal is not None:
-            return self._judge_copies(operation, 0)
-        if isinstance(operation, EndUnit):
-            _, submitted = self._counts.effects()
-            self._ended.append(_Ended(operation.unit, self._submitted, submitted))
-        if isinstance(operation, Progress):
-            return self._judge_progress(outcome.value)
-        return self._judge_copies(operation, self._expected_copies(operation, outcome))
+            return self._judge_copies(operation, (0,) * len(self._copied))
+        match operation, outcome.value:
+            case EndUnit(unit=unit), _:
+                self._ended.append(_Ended(unit, self._recorded))
+            case Demote() | Restore(), int(transfer):
+                self._transfers.append(transfer)
+            case Progress(), Progressed() as found:
+                return self._judge_units(found) + self._judge_transfers(found, before)
+        return self._judge_copies(operation, _expected_copies(operation, outcome, before))
 
-    def _judge_progress(self, value: object) -> list[Violation]:
-        assert self._counts is not None
-        run, _ = self._counts.effects()
-        reported = list(value) if isinstance(value, tuple) else [value]
-        must = [ended.unit for ended in self._ended if ended.latest <= run]
-        may = [ended.unit for ended in self._ended if ended.earliest <= run]
-        if reported != may[: len(reported)] or len(reported) < len(must):
-            return [
-                mismatch(
-                    "frontier-visibility", "units reported as complete", reported, f"{must}, at most {may}"
-                )
-            ]
-        for _ in reported:
-            self._ended.popleft()
-        return []
+    # -- what is over --------------------------------------------------------------------------------------------------
 
-    def _judge_copies(self, operation: Operation, due: int | None) -> list[Violation]:
-        assert self._counts is not None
-        found = self._counts.copied_columns() - self._copied
+    def _judge_units(self, found: Progressed) -> list[Violation]:
+        assert self._shows is not None
+        due = []
+        # Units complete in the order in which they ended, so that one holds up those behind it.
+        while self._ended and self._shows.done(self._ended[0].event):
+            due.append(self._ended.popleft().unit)
+        if found.units == tuple(due):
+            return []
+        return [mismatch("frontier-visibility", "units reported as complete", found.units, tuple(due))]
+
+    def _judge_transfers(self, found: Progressed, before: Snapshot) -> list[Violation]:
+        assert self._shows is not None
+        due = [transfer for transfer in self._transfers if self._shows.copies_known(transfer)]
+        violations = [
+            violation
+            for ended in found.transfers
+            if ended.transfer in before.transfers
+            for violation in transfer_completed(
+                before.transfers[ended.transfer], ended, *self._shows.copies(ended.transfer)
+            )
+        ]
+        reported = [ended.transfer for ended in found.transfers]
+        if reported != due:
+            violations.append(mismatch("publish-order", "transfers reported as over", reported, due))
+        self._transfers = [transfer for transfer in self._transfers if transfer not in reported]
+        return violations
+
+    # -- copies --------------------------------------------------------------------------------------------------------
+
+    def _judge_copies(self, operation: Operation, due: tuple[int, ...] | None) -> list[Violation]:
+        assert self._shows is not None
+        now = self._shows.copied_columns()
+        found = tuple(after - before for after, before in zip(now, self._copied, strict=True))
         if due is None or found == due:
             return []
-        return [mismatch("cow-isolation", f"{in_words(operation)}, columns copied", found, due)]
+        return [mismatch("cow-isolation", f"{in_words(operation)}, columns copied in each pool", found, due)]
 
-    def _expected_copies(self, operation: Operation, outcome: Outcome) -> int | None:
-        """Return the columns that the operation has to copy, None where that depends on more than its outcome."""
-        if self._page_size is None or isinstance(operation, Truncate):
-            return None
-        if isinstance(operation, Fork):
-            return operation.position % self._page_size
-        value = outcome.value
-        admitted = (
-            value.admitted
-            if isinstance(value, Scheduled)
-            else (value,)
-            if isinstance(value, Admitted)
-            else ()
-        )
-        if any(one.mode is AdmissionMode.MOVE_TRUNCATED for one in admitted):
-            return None
-        return sum(one.hit % self._page_size for one in admitted if one.mode is AdmissionMode.FORK)
+
+def _expected_copies(operation: Operation, outcome: Outcome, before: Snapshot) -> tuple[int, ...] | None:
+    """Return the columns that the operation has to copy in each pool, None where that depends on more than is known."""
+    sizes = [pool.page_size for pool in before.pools]
+    match operation, outcome.value:
+        case Fork(source=source, position=position), _:
+            frontiers = [before.spaces[source, pool].frontier for pool in range(len(sizes))]
+            return tuple(min(position, at) % size for at, size in zip(frontiers, sizes, strict=True))
+        case Truncate(sequence=sequence, position=position), _:
+            if outcome.evicted:
+                return None
+            return tuple(_cut_columns(before, sequence, pool, position) for pool in range(len(sizes)))
+        case _, Scheduled(admitted=admitted):
+            return _admission_copies(admitted, sizes)
+        case _, Admitted() as one:
+            return _admission_copies((one,), sizes)
+    return (0,) * len(sizes)
+
+
+def _cut_columns(before: Snapshot, sequence: int, pool: int, position: int) -> int:
+    """Return the columns that stay in the page that is cut, where others hold it too; a transfer counts as a holder."""
+    space, size = before.spaces[sequence, pool], before.pools[pool].page_size
+    columns = position % size
+    if position >= space.frontier or not columns:
+        return 0
+    page = before.pages[space.pages[position // size]]
+    return columns if page.references > 1 or page.in_transfer else 0
+
+
+def _admission_copies(admitted: tuple[Admitted, ...], sizes: list[int]) -> tuple[int, ...] | None:
+    if any(one.mode is AdmissionMode.MOVE_TRUNCATED for one in admitted):
+        return None
+    forks = [one.hit for one in admitted if one.mode is AdmissionMode.FORK]
+    return tuple(sum(hit % size for hit in forks) for size in sizes)

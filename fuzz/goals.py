@@ -5,11 +5,13 @@ Goals judge the generator, not the engine: a goal that is never reached says tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
+from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.operations import Admitted, Operation, Outcome, Scheduled, Value
-from kvcrucible.contract.snapshot import Snapshot
+from kvcrucible.contract.snapshot import PageState, Snapshot, Tier
+from kvcrucible.contract.tokens import Tokens
 from kvcrucible.fuzz.setting import Setting
 from kvcrucible.reference.accounting import AccountingModel
 
@@ -18,13 +20,14 @@ from kvcrucible.reference.accounting import AccountingModel
 class Observation:
     """What was there before an operation.  ``slack``: pages that it needs minus those it can get (None: not known).
 
-    ``consuming``: queued requests that may take any continuation.
+    ``consuming``: queued requests that may take any continuation.  ``prompts``: prompts of queued requests.
     """
 
     before: Snapshot
     operation: Operation
     slack: int | None
     consuming: frozenset[int] = frozenset()
+    prompts: Mapping[int, Tokens] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class Seen:
     after: Snapshot
     setting: Setting
     consuming: frozenset[int] = frozenset()
+    prompts: Mapping[int, Tokens] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
@@ -59,18 +63,44 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
+class Needs:
+    """What it takes to reach a goal, beside one of the operations after which it is asked.
+
+    ``operations``: all of these.  ``backend``: a speculative backend; ``host``: a Host tier, ``hostless``: none.
+    ``able``: anything else of the engine.
+    """
+
+    operations: frozenset[str] = frozenset()
+    backend: bool = False
+    host: bool = False
+    hostless: bool = False
+    able: Callable[[Capabilities], bool] = lambda able: True
+
+
+NOTHING = Needs()
+
+#: What only an engine with a prefix cache, with retained sequences, with a backend, with a Host tier can reach.
+PREFIX_CACHE = Needs(frozenset({"Lookup"}))
+RETAINING = Needs(frozenset({"Release"}))
+BACKEND = Needs(backend=True)
+HOST = Needs(host=True)
+
+
+@dataclass(frozen=True, slots=True)
 class Goal:
-    """One situation to be reached; ``needs`` names the operations without which an engine cannot reach it."""
+    """One situation to be reached; ``after`` names the operations of which an engine has to have at least one."""
 
     name: str
     statement: str
     reached: Callable[[Seen], bool]
-    needs: frozenset[str]
+    after: frozenset[str]
+    needs: Needs = NOTHING
 
 
 def observe(model: AccountingModel, before: Snapshot, operation: Operation) -> Observation:
     """Note what is there before ``operation``; the model has not yet been told of it."""
-    return Observation(before, operation, model.demand(operation), model.consuming())
+    prompts = {request: entry.prompt for request, entry in model.books.queued.items()}
+    return Observation(before, operation, model.demand(operation), model.consuming(), prompts)
 
 
 def reached(observation: Observation, outcome: Outcome, after: Snapshot, setting: Setting) -> Iterator[str]:
@@ -83,6 +113,7 @@ def reached(observation: Observation, outcome: Outcome, after: Snapshot, setting
         after,
         setting,
         observation.consuming,
+        observation.prompts,
     )
     for one in _BY_OPERATION.get(type(observation.operation), ()):
         if one.reached(seen):
@@ -96,19 +127,33 @@ def admissions(value: Value) -> tuple[Admitted, ...]:
     return (value,) if isinstance(value, Admitted) else ()
 
 
+def takers(seen: Seen) -> Iterator[tuple[Admitted, int]]:
+    """Yield the admissions that started from a continuation which the request might have taken over, with its id: the
+    last of its own session, or any where it consumes.
+    """
+    for one in admissions(seen.outcome.value):
+        request = seen.after.sequences.get(one.sequence)
+        kept = None if one.source is None else seen.before.continuations.get(one.source)
+        if request is None or kept is None:
+            continue
+        same = kept.session is not None and kept.session == request.session
+        if same or one.sequence in seen.consuming:
+            yield one, kept.continuation
+
+
 GOALS: dict[str, Goal] = {}
 _BY_OPERATION: dict[type, list[Goal]] = {}
 
 
 def goal(
-    name: str, statement: str, *operations: type
+    name: str, statement: str, *operations: type, needs: Needs = NOTHING
 ) -> Callable[[Callable[[Seen], bool]], Callable[[Seen], bool]]:
     """Register a predicate as the goal ``name``, asked after each of ``operations``."""
 
     def register(predicate: Callable[[Seen], bool]) -> Callable[[Seen], bool]:
         assert name not in GOALS, name
-        one = Goal(name, statement, predicate, frozenset(operation.__name__ for operation in operations))
-        GOALS[name] = one
+        after = frozenset(operation.__name__ for operation in operations)
+        GOALS[name] = one = Goal(name, statement, predicate, after, needs)
         for operation in operations:
             _BY_OPERATION.setdefault(operation, []).append(one)
         return predicate
@@ -116,6 +161,28 @@ def goal(
     return register
 
 
-def simple(name: str, statement: str, predicate: Callable[[Seen], bool], *operations: type) -> None:
+def simple(
+    name: str, statement: str, predicate: Callable[[Seen], bool], *operations: type, needs: Needs = NOTHING
+) -> None:
     """Register ``predicate`` without decorating it."""
-    goal(name, statement, *operations)(predicate)
+    goal(name, statement, *operations, needs=needs)(predicate)
+
+
+# -- looking into snapshots --------------------------------------------------------------------------------------------
+
+
+def pages_of(snapshot: Snapshot, owner: int) -> Iterator[PageState]:
+    """Yield the pages of a holder, in every pool."""
+    for pool in range(len(snapshot.pools)):
+        space = snapshot.spaces.get((owner, pool))
+        yield from (snapshot.pages[page] for page in space.pages) if space is not None else ()
+
+
+def resident(snapshot: Snapshot, owner: int) -> bool:
+    """Say whether every page of a holder is visible on Device."""
+    return all(page.visible is Tier.DEVICE for page in pages_of(snapshot, owner))
+
+
+def in_transfer(snapshot: Snapshot, owner: int) -> bool:
+    """Say whether a page of a holder is in a transfer."""
+    return any(page.in_transfer for page in pages_of(snapshot, owner))

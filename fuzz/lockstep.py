@@ -12,19 +12,23 @@ show.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.in_words import in_words
 from kvcrucible.contract.operations import (
     Cancel,
+    Demote,
     EndUnit,
     Finish,
     Operation,
     Outcome,
     Pin,
     Progress,
+    Progressed,
     Release,
     Scheduled,
     Truncate,
@@ -37,7 +41,9 @@ from kvcrucible.fuzz.adapters.protocol import EngineAdapter, PayloadAdapter
 from kvcrucible.fuzz.adapters.registry import build
 from kvcrucible.fuzz.agreement import state_agrees
 from kvcrucible.fuzz.effects import EffectsJudge
+from kvcrucible.fuzz.fencing import FenceJudge
 from kvcrucible.fuzz.judge import judge_outcome
+from kvcrucible.fuzz.pairs import Pair, PairLog
 from kvcrucible.fuzz.setting import Depth, Setting
 from kvcrucible.fuzz.steps import ReadBack, RunEffects, Step
 from kvcrucible.fuzz.waivers import Waiver, covering, waivers_of
@@ -46,7 +52,7 @@ from kvcrucible.invariants.behaviour import epochs_risen, unchanged
 from kvcrucible.invariants.judgements import ENGINE_FAULT, raised
 from kvcrucible.invariants.monitor import Monitor
 from kvcrucible.invariants.monitor import Tally as InvariantTally
-from kvcrucible.invariants.violation import InvariantViolated, Violation
+from kvcrucible.invariants.violation import InvariantViolated, Violation, mismatch
 from kvcrucible.reference.accounting import AccountingModel
 
 if TYPE_CHECKING:
@@ -74,6 +80,7 @@ class Tally:
     invariants: Counter[str] = field(default_factory=Counter)
     premises: Counter[str] = field(default_factory=Counter)
     waived: Counter[str] = field(default_factory=Counter)
+    pairs: Counter[Pair] = field(default_factory=Counter)
 
     def add_invariants(self, tallies: dict[str, InvariantTally]) -> None:
         """Add one example's counts of judgements."""
@@ -97,12 +104,15 @@ class LockStep:
         self.log: list[Step] = []
         self.adapter: EngineAdapter = build(setting)
         capabilities = self.adapter.capabilities
-        self.model = AccountingModel(setting.engine_config(), capabilities)
-        # An engine that could have a backend and has none is not asked about it, so that nothing counts as judged
-        # there.
-        asked = capabilities if setting.backend else replace(capabilities, backends=frozenset())
-        self.monitor = Monitor(registry.checkers(asked), reports_touched=self.adapter.drain() is not None)
-        self._effects = EffectsJudge(self.adapter, [pool.page_size for pool in setting.engine_config().pools])
+        # Where nobody can ask for progress, nothing waits for it.
+        immediate = not setting.lagging or "Progress" not in capabilities.operations
+        self.model = AccountingModel(setting.engine_config(), capabilities, immediate)
+        self.monitor = Monitor(
+            registry.checkers(_asked(capabilities, setting)), reports_touched=self.adapter.drain() is not None
+        )
+        self._effects = EffectsJudge(self.adapter)
+        self._fences = None if immediate else FenceJudge()
+        self._pairs = PairLog(self.tally.pairs)
         self.snapshot = self.adapter.snapshot()
         self._twin = self._payload_twin()
         self._last_cut = False
@@ -114,7 +124,7 @@ class LockStep:
         self.tally.steps += 1
         match step:
             case RunEffects(count):
-                self._payload.run_effects(count)
+                self._let("running device effects", partial(self._payload.run_effects, count))
                 return None
             case ReadBack():
                 self._read_back()
@@ -126,9 +136,13 @@ class LockStep:
 
         The engine is left empty.  Raises ``InvariantViolated``.
         """
+        supported = self.adapter.capabilities.operations
         if self._twin is not None:
             self._read_back()
-        supported = self.adapter.capabilities.operations
+        if self.model.transfers():
+            self._progress_to_the_end()
+            if self._twin is not None:
+                self._read_back()
         for unit in sorted(self.model.units):
             self._operate(EndUnit(unit, commit=not self.adapter.capabilities.aborts))
         for sequence in sorted([*self.model.queue, *self.model.sequences()]):
@@ -140,26 +154,58 @@ class LockStep:
             self._operate(Pin(continuation, pinned=False))
             self._operate(Release(continuation))
         if "Progress" in supported:
-            self._payload.settle()
-            self._operate(Progress())
+            self._progress_to_the_end()
         self.tally.add_invariants(self.monitor.tallies)
+
+    def _progress_to_the_end(self) -> None:
+        """Let all effects take place; one look then ends every transfer and gives every page at rest back."""
+        self._let("running device effects", self._payload.settle)
+        self._operate(Progress())
+        left = [
+            (name, sorted(entries))
+            for name, entries in (
+                ("transfers", self.snapshot.transfers),
+                ("retiring pages", self.snapshot.retiring),
+            )
+            if entries
+        ]
+        self._require(
+            [mismatch("no-leak-at-quiescence", f"{name} after all effects", keys, []) for name, keys in left],
+            self.snapshot,
+        )
+
+    def _let(self, what: str, effects: Callable[[], object]) -> None:
+        """Let device effects take place; what an effect raises is the engine's fault, which queued it."""
+        try:
+            effects()
+        except Exception as error:
+            raise _engine_fault(what, error) from error
 
     # -- one operation -------------------------------------------------------------------------------------------------
 
     def _operate(self, operation: Operation) -> Outcome:
         before, tokens = self.snapshot, self._model_tokens()
         observation = coverage.observe(self.model, before, operation)
-        expected = self._predict(operation)
-        actual = self._execute(operation)
+        if isinstance(operation, Progress):
+            # Which effects are over is the judge of effects' business; what follows from it is the model's.
+            actual = self._execute(operation)
+            reported = actual.value if isinstance(actual.value, Progressed) else Progressed()
+            expected = self.model.predict_progress(reported)
+        else:
+            if isinstance(operation, Demote) and before.host_holes is not None:
+                self.model.see_holes(tuple(size for _, size in before.host_holes))
+            expected = self.model.predict(operation)
+            actual = self._execute(operation)
         after = self.adapter.snapshot()
-        judged = replace(actual, value=None) if isinstance(operation, Progress) else actual
-        violations = judge_outcome(operation, expected, judged)
+        violations = judge_outcome(operation, expected, actual)
         violations += self._observe(before, actual, after)
         if "Truncate" in self.adapter.capabilities.operations:
             # An admission may cut too: the continuation that it moves.
             violations += epochs_risen(before, after)
         violations += state_agrees(operation, self.model, after, self.adapter.capabilities)
-        violations += self._effects.judge(operation, actual)
+        violations += self._effects.judge(operation, actual, before)
+        if self._fences is not None:
+            violations += self._fences.judge(operation, actual, before, after)
         self._require(violations, after)
         self.snapshot = after
         if self._twin is not None and actual.refusal is None:
@@ -170,14 +216,9 @@ class LockStep:
         if actual.refusal is None and isinstance(operation, Truncate):
             self._last_cut = True
         self._count(operation, actual)
+        self._pairs.note(operation, refused=actual.refusal is not None)
         self.tally.goals.update(coverage.reached(observation, actual, after, self.setting))
         return actual
-
-    def _predict(self, operation: Operation) -> Outcome:
-        if not isinstance(operation, Progress):
-            return self.model.predict(operation)
-        # When device effects complete is not the model's business, but that of the judge of effects.
-        return Outcome(None, None, (), self.snapshot.counters)
 
     def _execute(self, operation: Operation) -> Outcome:
         self._effects.before(operation)
@@ -198,7 +239,7 @@ class LockStep:
 
     def _read_back(self) -> None:
         payload = self._payload
-        payload.settle()
+        self._let("running device effects", payload.settle)
         if self._twin is None:
             return
         name = "token-exact-truncation" if self._last_cut else "no-stale-read"
@@ -214,6 +255,8 @@ class LockStep:
         for judged, needs in _READ_BACK:
             if needs <= self.adapter.capabilities.operations:
                 self.monitor.count(judged, premise=bool(self.snapshot.pages))
+        if self.setting.host_bytes is not None:
+            self.monitor.count("replica-valid", premise=self._twin.copies_compared > 0)
         if self._twin.quantised:
             self.monitor.count("codec-exact", premise=bool(self.snapshot.pages))
         if attended is not None:
@@ -230,8 +273,8 @@ class LockStep:
         if self.setting.depth is Depth.LEDGER:
             return None
         from kvcrucible.contract.profiles import storage_profile
-        from kvcrucible.fuzz.adapters.registry import payload_geometry
         from kvcrucible.fuzz.content import Content
+        from kvcrucible.fuzz.geometry import payload_geometry
         from kvcrucible.fuzz.payload import PayloadTwin
 
         profile = storage_profile(self.setting.profile)
@@ -267,6 +310,14 @@ class LockStep:
                 self.tally.waived[waiver.id] += 1
         if counting:
             raise InvariantViolated(counting)
+
+
+def _asked(capabilities: Capabilities, setting: Setting) -> Capabilities:
+    """Return what to judge an engine by: what it could have and does not have in this setting is not asked about, so
+    that nothing counts as judged there.
+    """
+    backends = capabilities.backends if setting.backend else frozenset()
+    return replace(capabilities, backends=backends, host=capabilities.host and setting.host_bytes is not None)
 
 
 def _engine_fault(what: str, error: Exception) -> InvariantViolated:

@@ -8,9 +8,9 @@ from hypothesis.stateful import initialize
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.fuzz.driver import Recorder
 from kvcrucible.fuzz.lockstep import Tally
-from kvcrucible.fuzz.pressure import PressureRules
 from kvcrucible.fuzz.rules import Rules
 from kvcrucible.fuzz.setting import Setting
+from kvcrucible.fuzz.succession import SuccessionRules
 
 
 def machine_class(
@@ -21,7 +21,7 @@ def machine_class(
     """
     owner = (capabilities, tally, recorder)
 
-    class Campaign(PressureRules):
+    class Campaign(SuccessionRules):
         """One example: an engine and the reference in lock step."""
 
         capabilities, tally, recorder = owner

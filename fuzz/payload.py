@@ -3,8 +3,8 @@ back.
 
 Verifies: every committed row of every sequence and continuation in every pool, bit for bit, through the device's own
 block table where there is one; that table against the snapshot; paged attention over it against the float64 oracle;
-that nothing is read from free or stale columns, which are poisoned. Does not verify: rows that nobody may read
-(provisional, stale, free).
+rows of pages that are visible on Host; the hidden copies of pages; that nothing is read from free or stale columns,
+which are poisoned. Does not verify: rows that nobody may read (provisional, stale, free).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kvcrucible.contract.operations import (
     Work,
 )
 from kvcrucible.contract.profiles import Side
-from kvcrucible.contract.snapshot import Snapshot
+from kvcrucible.contract.snapshot import PageState, Snapshot, SpaceState, Tier
 from kvcrucible.contract.tokens import Tokens, concat
 from kvcrucible.fuzz.adapters.protocol import PayloadAdapter
 from kvcrucible.fuzz.content import Content, Rows
@@ -80,6 +80,8 @@ class PayloadTwin:
         self._poisoned_pages: set[tuple[int, int]] = set()
         self._poisoned_tails: dict[tuple[int, int], tuple[int, int]] = {}
         self._known: set[int] = set()
+        #: Hidden copies that the last comparison looked at.
+        self.copies_compared = 0
 
     @property
     def quantised(self) -> bool:
@@ -127,6 +129,10 @@ class PayloadTwin:
                 violations += self._compare_rows(owner, pool, before_cut)
                 if owner in snapshot.sequences:
                     violations += self._compare_device_row(owner, pool, snapshot)
+        self.copies_compared = 0
+        for (owner, pool), space in sorted(snapshot.spaces.items()):
+            for block, page in enumerate(space.pages):
+                violations += self._compare_copy(owner, pool, block, snapshot.pages[page])
         return violations
 
     def compare_attention(self, snapshot: Snapshot) -> list[Violation] | None:
@@ -191,6 +197,29 @@ class PayloadTwin:
                 return rows_equal(
                     name, expected.reshape(stop, -1).tolist(), actual.reshape(stop, -1).tolist(), where
                 )
+        return []
+
+    def _compare_copy(self, owner: int, pool: int, block: int, page: PageState) -> list[Violation]:
+        """Compare the hidden copy of a page, where it claims to be valid, with the owner's rows."""
+        hidden = page.on_host if page.visible is Tier.DEVICE else page.on_device
+        if hidden is None or hidden.epoch != page.epoch or hidden.coverage < page.committed:
+            return []
+        start = block * self._page_sizes[pool]
+        stop = min(start + page.committed, self._caches[pool].length(owner))
+        if start >= stop:
+            return []
+        self.copies_compared += 1
+        for layer in range(self._adapter.layers):
+            due = self._caches[pool].rows(owner, layer)
+            found = self._adapter.read_copy(page, layer, stop - start)
+            for index, (expected, actual) in enumerate(zip(due, found, strict=True)):
+                if not np.array_equal(expected[start:stop], actual):
+                    tier = page.visible.other.value
+                    where = f"hidden {tier} copy of page {page.page}, layer {layer}, {'KV'[index]}{_in(pool)}"
+                    flat = [
+                        rows.reshape(stop - start, -1).tolist() for rows in (expected[start:stop], actual)
+                    ]
+                    return rows_equal("replica-valid", flat[0], flat[1], where)
         return []
 
     def _from_another_pool(
@@ -258,24 +287,26 @@ class PayloadTwin:
 
     def _poison_stale(self, after: Snapshot) -> None:
         """Fill free pages, and the columns beyond the frontier of idle tails, with poison, once for each change."""
-        leased = {(page.pool, page.device) for page in after.pages.values()}
         free: Iterable[tuple[int, ...]] = () if after.free_pages is None else after.free_pages
-        for slot in [(pool, page) for pool, pages in enumerate(free) for page in pages]:
-            if slot not in self._poisoned_pages and slot not in leased:
-                pool, page = slot
-                self._adapter.poison(page, 0, self._page_sizes[pool], self._poison, pool)
-                self._poisoned_pages.add(slot)
-        self._poisoned_pages -= leased
+        leased = {(page.pool, page.device) for page in after.pages.values()}
+        slots = {(pool, page) for pool, pages in enumerate(free) for page in pages} - leased
+        for pool, page in sorted(slots - self._poisoned_pages):
+            self._adapter.poison(page, 0, self._page_sizes[pool], self._poison, pool)
+        # Whatever is not free may be written meanwhile, by copies between the tiers too.
+        self._poisoned_pages = slots
         for (_, pool), space in after.spaces.items():
-            size = self._page_sizes[pool]
-            column = space.frontier % size
-            if column == 0 or space.provisional != space.frontier:
-                continue
-            tail = after.pages[space.pages[space.frontier // size]]
-            state = (tail.generation, column)
-            if self._poisoned_tails.get((pool, tail.device)) != state:
-                self._adapter.poison(tail.device, column, size, self._poison, pool)
-                self._poisoned_tails[pool, tail.device] = state
+            self._poison_tail(pool, space, after)
+
+    def _poison_tail(self, pool: int, space: SpaceState, after: Snapshot) -> None:
+        size = self._page_sizes[pool]
+        column = space.frontier % size
+        if column == 0 or space.provisional != space.frontier:
+            return
+        tail = after.pages[space.pages[space.frontier // size]]
+        state = (tail.generation, column)
+        if tail.device >= 0 and self._poisoned_tails.get((pool, tail.device)) != state:
+            self._adapter.poison(tail.device, column, size, self._poison, pool)
+            self._poisoned_tails[pool, tail.device] = state
 
 
 def _off_by_a_step(expected: Rows, actual: Rows) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kvcrucible.fuzz.campaign import Failure, Report
+from kvcrucible.fuzz.pairs import pair_name
 from kvcrucible.fuzz.steps import step_to_plain
 
 
@@ -25,6 +26,8 @@ def report_to_plain(report: Report, reproduction: Path | None) -> dict[str, Any]
         "waits": dict(sorted(tally.waits.items())),
         "admissions": dict(sorted(tally.modes.items())),
         "goals": report.goals(),
+        "pairs": {pair_name(pair): times for pair, times in sorted(report.tally.pairs.items())},
+        "pairs_missing": [pair_name(pair) for pair in report.missing_pairs()],
         "invariants": {
             name: {"judged": tally.invariants[name], "with_premise": tally.premises[name]}
             for name in sorted(tally.invariants)

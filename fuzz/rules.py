@@ -19,7 +19,9 @@ from kvcrucible.contract.operations import (
     Append,
     BeginUnit,
     Cancel,
+    CancelTransfer,
     Checkpoint,
+    Demote,
     EndUnit,
     Finish,
     Fork,
@@ -28,6 +30,7 @@ from kvcrucible.contract.operations import (
     Prefill,
     Progress,
     Release,
+    Restore,
     Schedule,
     Submit,
     Truncate,
@@ -407,7 +410,7 @@ class Rules(Driver):
 
     # -- handles that mean nothing -------------------------------------------------------------------------------
 
-    @rule(sequence=st.integers(-1, 30), which=st.integers(0, 10), position=st.integers(-1, 3))
+    @rule(sequence=st.integers(-1, 30), which=st.integers(0, 13), position=st.integers(-1, 3))
     def use_any_handle(self, sequence: int, which: int, position: int) -> None:
         """Address a sequence by a number that may be queued, active, retained, ended or never given out."""
         operations: list[Step] = [
@@ -422,6 +425,9 @@ class Rules(Driver):
             EndUnit(sequence),
             Progress(),
             Cancel(sequence),
+            Demote(sequence, position > 0),
+            Restore(sequence, position > 0),
+            CancelTransfer(sequence),
         ]
         operation = operations[which]
         if type(operation).__name__ in self.supported and self.lock.model.state(sequence) not in ACTIVE:

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kvcrucible.contract.config import EngineConfig, PoolSpec
+from kvcrucible.contract.config import EngineConfig, HostSpec, PoolSpec
 from kvcrucible.contract.operations import (
     Append,
     BeginUnit,
     Cancel,
+    CancelTransfer,
     Checkpoint,
+    Demote,
     EndUnit,
     Finish,
     Fork,
@@ -24,12 +26,16 @@ from kvcrucible.contract.operations import (
     Operation,
     Pin,
     Prefill,
+    Progress,
     Release,
+    Restore,
     Schedule,
     Submit,
     Truncate,
     TryAdmit,
 )
+from kvcrucible.contract.planes import PlaneSpec
+from kvcrucible.contract.profiles import PROFILES, Geometry
 from kvcrucible.contract.tokens import EMPTY, run
 
 
@@ -48,6 +54,12 @@ def _with_backend() -> EngineConfig:
     return EngineConfig((PoolSpec("main", 6, page_size=4), PoolSpec("mtp", 4, page_size=8)), 16, 2)
 
 
+def _with_host(capacity: int = 6, host_pages: int = 4) -> EngineConfig:
+    """Return an engine whose host arena holds ``host_pages`` pages of Main."""
+    main = PoolSpec("main", capacity, 4, (PlaneSpec(PROFILES["FP32"], Geometry(1, 1, 4), page_size=4),))
+    return EngineConfig((main,), 16, 2, HostSpec(host_pages * main.page_bytes, alignment_bytes=64))
+
+
 _ONE, _FIVE = run(7, 0, 1), run(7, 0, 5)
 
 #: Sequence 0 has a prompt of 4 tokens and may grow to 8: an entitlement of 2 pages of 4 tokens.
@@ -64,6 +76,17 @@ def _after(prelude: tuple[Operation, ...], last: Operation, config: EngineConfig
     return Scenario(_config() if config is None else config, (*prelude, last))
 
 
+#: Continuation 0 holds one page, which is visible on Host.
+_DEMOTED = (*_KEPT, Demote(0), Progress())
+
+#: Cells that no engine can be in, each with its reason.
+UNREACHABLE: dict[tuple[str, str], str] = {
+    (
+        "host-absent",
+        "Restore",
+    ): "without a Host tier nothing is visible there, and nothing to move comes first",
+}
+
 #: (row, operation or work) to its scenario, for engines whose admission reserves the worst case.
 CELLS: dict[tuple[str, str], Scenario] = {
     ("unknown-sequence", "Prefill"): _after((), BeginUnit((Prefill(0, 1),))),
@@ -76,7 +99,10 @@ CELLS: dict[tuple[str, str], Scenario] = {
     ("unknown-sequence", "TryAdmit"): _after((*_QUEUED, Cancel(0)), TryAdmit(0)),
     ("unknown-sequence", "Fork"): _after((), Fork(0, 1, 1)),
     ("unknown-sequence", "Cancel"): _after((*_ADMITTED, Cancel(0)), Cancel(0)),
+    ("unknown-sequence", "Demote"): _after((*_KEPT, Release(0)), Demote(0), _with_host()),
+    ("unknown-sequence", "Restore"): _after((*_DEMOTED, Release(0)), Restore(0), _with_host()),
     ("unknown-unit", "EndUnit"): _after(_FILLED, EndUnit(0)),
+    ("unknown-transfer", "CancelTransfer"): _after(_DEMOTED, CancelTransfer(0), _with_host()),
     ("not-active", "Prefill"): _after(_QUEUED, BeginUnit((Prefill(0, 1),))),
     ("not-active", "Append"): _after(_KEPT, BeginUnit((Append(0, _ONE),))),
     ("not-active", "Truncate"): _after(_KEPT, Truncate(0, 2)),
@@ -88,7 +114,12 @@ CELLS: dict[tuple[str, str], Scenario] = {
     ("fork-of-queued", "Fork"): _after(_QUEUED, Fork(0, 1, 1)),
     ("not-continuation", "Release"): _after(_FILLED, Release(0)),
     ("not-continuation", "Pin"): _after(_QUEUED, Pin(0)),
+    ("not-continuation", "Demote"): _after(_FILLED, Demote(0), _with_host()),
+    ("not-continuation", "Restore"): _after(_QUEUED, Restore(0), _with_host()),
     ("release-of-pinned", "Release"): _after((*_KEPT, Pin(0)), Release(0)),
+    ("nothing-to-move", "Demote"): _after((*_FILLED, Fork(0, 4, 4), Finish(0)), Demote(0), _with_host()),
+    ("nothing-to-move", "Restore"): _after(_KEPT, Restore(0), _with_host()),
+    ("fork-of-demoted", "Fork"): _after(_DEMOTED, Fork(0, 4, 1), _with_host()),
     ("cancel-of-continuation", "Cancel"): _after(_KEPT, Cancel(0)),
     ("checkpoint-of-nothing", "Checkpoint"): _after(_ADMITTED, Checkpoint(0)),
     ("row-in-flight", "Prefill"): _after(
@@ -99,6 +130,7 @@ CELLS: dict[tuple[str, str], Scenario] = {
     ("row-in-flight", "Checkpoint"): _after(_IN_FLIGHT, Checkpoint(0)),
     ("row-in-flight", "Finish"): _after(_IN_FLIGHT, Finish(0)),
     ("row-in-flight", "Fork"): _after(_IN_FLIGHT, Fork(0, 4, 1)),
+    ("host-absent", "Demote"): _after(_KEPT, Demote(0)),
     ("empty-unit", "BeginUnit"): _after(_FILLED, BeginUnit(())),
     ("repeated-sequence", "Prefill"): _after(_ADMITTED, BeginUnit((Prefill(0, 1), Prefill(0, 1)))),
     ("repeated-sequence", "Append"): _after(_FILLED, BeginUnit((Append(0, _ONE), Append(0, _ONE)))),
@@ -133,6 +165,14 @@ CELLS: dict[tuple[str, str], Scenario] = {
     ("no-pages", "Fork"): _after(_FILLED, Fork(0, 4, 8), _config(capacity=3)),
     ("no-pages", "TryAdmit"): _after((*_ADMITTED, Submit(_FIVE, 1)), TryAdmit(1), _config(capacity=3)),
     ("no-pages", "Truncate"): _after(_SHARED, Truncate(1, 4), _config(capacity=2)),
+    ("no-pages", "Restore"): _after(
+        (*_DEMOTED, Submit(run(1, 0, 4), 4), Schedule()), Restore(0), _with_host(capacity=2)
+    ),
+    ("no-extent", "Demote"): _after(
+        (Submit(run(0, 0, 8), 0), Schedule(), BeginUnit((Prefill(0, 8),)), EndUnit(0), Finish(0)),
+        Demote(0),
+        _with_host(host_pages=1),
+    ),
 }
 
 #: Cells that only an engine without reservations can be in: it grants pages when a unit asks for them.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
-from kvcrucible.contract.config import EngineConfig, PoolSpec
+from kvcrucible.contract.config import EngineConfig, HostSpec, PoolSpec
 from kvcrucible.contract.errors import InputError
+from kvcrucible.contract.profiles import storage_profile
+from kvcrucible.fuzz.geometry import payload_planes
 
 
 class Depth(StrEnum):
@@ -19,6 +22,17 @@ class Depth(StrEnum):
 
 #: What free and stale columns may be filled with.
 POISONS = ("nan", "huge")
+
+#: How a lagging device decides what happens next: oldest first; anything; copies, or the compute stream, only when
+#: nothing else can go on; the host told of the compute stream last; priorities that change at random points
+#: (:mod:`kvcrucible.fuzz.adapters.schedules`).
+SCHEDULES = ("in-order", "random-walk", "copies-starved", "compute-starved", "compute-silent", "priority")
+
+#: What offsets and sizes of host extents are multiples of in examples: small, so that pages of every size tell.
+HOST_ALIGNMENT_BYTES = 64
+
+#: Configurations that are kept: an example asks for its own many times.
+_KEPT_CONFIGS = 64
 
 
 def _fits(annotation: str, value: Any) -> bool:
@@ -42,8 +56,12 @@ class Setting:
     ``backend``: the speculative backend's pool beside Main, ``mtp`` or ``draft``, with its own size and page size;
     None for Main alone.  ``hash_bits``: bits that the prefix index's hash keeps, so that 0 makes all tokens collide;
     None is Python's own hash. ``lagging``: device effects run only when the example says so.  ``profile``: storage
-    profile at payload depth. ``poison``: what free and stale columns are filled with, ``nan`` or ``huge`` (a large
-    finite value).
+    profile at payload depth, and of what a Host tier counts the bytes. ``poison``: what free and stale columns are
+    filled with, ``nan`` or ``huge`` (a large finite value).
+
+    ``host_bytes``: size of the Host tier, None for an engine without one.  ``schedule``, ``schedule_seed``: who decides
+    the order of effects where they lag.  ``fail_every``: every so many copies between the tiers one fails, in turn
+    without and with its effect; 0 for none.
     """
 
     engine: str = "paged"
@@ -59,13 +77,14 @@ class Setting:
     backend: str | None = None
     backend_capacity_pages: int = 8
     backend_page_size: int = 16
+    host_bytes: int | None = None
+    schedule: str = "in-order"
+    schedule_seed: int = 0
+    fail_every: int = 0
 
     def engine_config(self) -> EngineConfig:
-        """Return the engine's configuration."""
-        pools = [PoolSpec("main", self.capacity_pages, self.page_size)]
-        if self.backend is not None:
-            pools.append(PoolSpec(self.backend, self.backend_capacity_pages, self.backend_page_size))
-        return EngineConfig(tuple(pools), self.max_context, self.max_concurrency)
+        """Return the engine's configuration; with a Host tier, every pool declares its planes."""
+        return _config(self)
 
     @property
     def pools(self) -> int:
@@ -102,9 +121,32 @@ class Setting:
             values["depth"] = Depth(values["depth"])
         if values.get("poison", "nan") not in POISONS:
             raise InputError(f"unknown poison {values['poison']!r:.40}; known: {', '.join(POISONS)}")
-        if (values.get("hash_bits") or 0) < 0:
-            raise InputError(f"hash_bits is at least 0, found {values['hash_bits']}")
+        if values.get("schedule", SCHEDULES[0]) not in SCHEDULES:
+            raise InputError(f"unknown schedule {values['schedule']!r:.40}; known: {', '.join(SCHEDULES)}")
+        for name in ("hash_bits", "fail_every"):
+            if (values.get(name) or 0) < 0:
+                raise InputError(f"{name} is at least 0, found {values[name]}")
+        host = values.get("host_bytes")
+        if host is not None and (host < HOST_ALIGNMENT_BYTES or host % HOST_ALIGNMENT_BYTES):
+            raise InputError(f"host_bytes is a multiple of {HOST_ALIGNMENT_BYTES}, found {host}")
         return cls(**values)
+
+
+@lru_cache(_KEPT_CONFIGS)
+def _config(setting: Setting) -> EngineConfig:
+    sizes = [("main", setting.capacity_pages, setting.page_size)]
+    if setting.backend is not None:
+        sizes.append((setting.backend, setting.backend_capacity_pages, setting.backend_page_size))
+    if setting.host_bytes is None:
+        pools = [PoolSpec(*size) for size in sizes]
+        return EngineConfig(tuple(pools), setting.max_context, setting.max_concurrency)
+    profile = storage_profile(setting.profile)
+    pools = [
+        PoolSpec(name, capacity, page_size, (payload_planes(profile, name, page_size),))
+        for name, capacity, page_size in sizes
+    ]
+    host = HostSpec(setting.host_bytes, HOST_ALIGNMENT_BYTES)
+    return EngineConfig(tuple(pools), setting.max_context, setting.max_concurrency, host)
 
 
 def token_hash(bits: int | None) -> Any:

@@ -7,7 +7,7 @@ invariant holds, and mutates nothing.  The lock-step campaign turns them into a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
@@ -43,8 +43,10 @@ def unchanged(before: Snapshot, after: Snapshot) -> list[Violation]:
         return [_first_difference(f"{part} {key} after a refusal", old.get(key), new.get(key))]
     if before.pools != after.pools:
         return [mismatch("refusal-atomic", "counters after a refusal", after.counters, before.counters)]
-    if before.queue != after.queue:
-        return [mismatch("refusal-atomic", "queue after a refusal", after.queue, before.queue)]
+    for name in ("queue", "host", "host_holes"):
+        was, now = getattr(before, name), getattr(after, name)
+        if was != now:
+            return [mismatch("refusal-atomic", f"{name} after a refusal", now, was)]
     for old_free, new_free in zip(before.free_pages or (), after.free_pages or (), strict=True):
         if sorted(old_free) != sorted(new_free):
             found, due = sorted(set(new_free) - set(old_free)), sorted(set(old_free) - set(new_free))
@@ -149,19 +151,30 @@ def _shown(row: Row) -> str:
     return row.hex() if isinstance(row, bytes) else str(list(row))
 
 
-def releasable_pages(snapshot: Snapshot, pool: int) -> int:
-    """Pages of ``pool`` that releasing all unpinned continuations frees; one that others hold too stays."""
+def releasable_pages(snapshot: Snapshot, pool: int, fenced: Collection[tuple[int, int]] = ()) -> int:
+    """Pages of ``pool`` that releasing all releasable continuations frees; one that others hold too stays.
+
+    Pinned continuations and those of which a page is in a transfer are passed over (decision 0013).  ``fenced``:
+    physical pages, as (pool, device), that effects of outstanding units touch; they retire and free nothing yet.
+    """
     held: dict[int, int] = {}
     for key, continuation in snapshot.continuations.items():
         space = snapshot.spaces.get((key, pool))
-        if space is not None and not continuation.pinned:
+        if space is not None and not continuation.pinned and not _in_transfer(snapshot, key):
             for page in space.pages:
                 held[page] = held.get(page, 0) + 1
     return sum(
-        1
-        for page, holders in held.items()
-        if page in snapshot.pages and snapshot.pages[page].references == holders
+        page.references == held[page.page] and page.device != -1 and (pool, page.device) not in fenced
+        for page in [snapshot.pages[key] for key in held if key in snapshot.pages]
     )
+
+
+def _in_transfer(snapshot: Snapshot, owner: int) -> bool:
+    if not snapshot.transfers:
+        return False
+    spaces = [snapshot.spaces.get((owner, pool)) for pool in range(len(snapshot.pools))]
+    pages = [snapshot.pages.get(page) for space in spaces if space is not None for page in space.pages]
+    return any(page is not None and page.in_transfer for page in pages)
 
 
 def admitted_by_count(
@@ -185,15 +198,23 @@ def admitted_by_count(
     return []
 
 
-def cache_yielded(cold_pages: Sequence[int], refused: bool, before: Snapshot, where: str) -> list[Violation]:
+def cache_yielded(
+    cold_pages: Sequence[int],
+    refused: bool,
+    before: Snapshot,
+    where: str,
+    fenced: Collection[tuple[int, int]] = (),
+) -> list[Violation]:
     """Judge a refusal for capacity by what the context cache could have given up (``cache-yields``).
 
-    ``cold_pages`` is the need of a cold start per pool.  A pool may be short only if free pages and all that unpinned
-    continuations would free do not cover it.
+    ``cold_pages`` is the need of a cold start per pool.  A pool may be short only if free pages and all that releasable
+    continuations would free do not cover it; ``fenced`` as for :func:`releasable_pages`.
     """
     if not refused:
         return []
-    available = [pool.free + releasable_pages(before, index) for index, pool in enumerate(before.pools)]
+    available = [
+        pool.free + releasable_pages(before, index, fenced) for index, pool in enumerate(before.pools)
+    ]
     if all(need <= there for need, there in zip(cold_pages, available, strict=True)):
         return [
             mismatch(

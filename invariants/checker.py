@@ -27,6 +27,8 @@ class Scope(Touched):
     and after, is in the partial snapshots.  ``displaced``: blocks below the start whose page changed its columns, lease
     or pool although its space did not move.  ``gained``, ``lost``: pages that spaces took up and gave up, repeated.
     ``created`` and ``removed``: touched pages that exist on one side only; ``kept``: those on both, before and after.
+    ``replicas``: pages that are touched or whose part in a transfer changed; their transfers are in view.  ``arena``:
+    extents of which a slot, or who holds one, may have changed; all that names a slot of them is in view.
     """
 
     starts: dict[SpaceKey, int] = field(default_factory=dict)
@@ -36,6 +38,8 @@ class Scope(Touched):
     created: set[int] = field(default_factory=set)
     removed: set[int] = field(default_factory=set)
     kept: list[tuple[PageState, PageState]] = field(default_factory=list)
+    replicas: set[int] = field(default_factory=set)
+    arena: set[int] = field(default_factory=set)
 
     def blocks(self, key: SpaceKey, length: int) -> list[int]:
         """Return the blocks of a space of ``length`` pages that have to be looked at again."""
@@ -49,8 +53,8 @@ class Checker(ABC):
     parts without which the check means nothing; ``premise_part`` the one that must hold an entry for the rule to say
     anything.  ``is_local`` is False where no step check exists.  ``is_temporal`` is True where the step check has
     rules that no single snapshot can show broken.  ``needs_reservations`` limits the rule to engines that reserve the
-    worst case, ``needs_backend`` to those that can have a speculative backend.  No method mutates its arguments; a
-    temporal checker may remember, so a run takes fresh instances.
+    worst case, ``needs_backend`` to those that can have a speculative backend, ``needs_host`` to those that can have a
+    Host tier.  No method mutates its arguments; a temporal checker may remember, so a run takes fresh instances.
     """
 
     id: ClassVar[str]
@@ -62,6 +66,7 @@ class Checker(ABC):
     is_temporal: ClassVar[bool] = False
     needs_reservations: ClassVar[bool] = False
     needs_backend: ClassVar[bool] = False
+    needs_host: ClassVar[bool] = False
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
         """Judge one full snapshot; rules that are about steps alone have nothing to say here."""

@@ -128,4 +128,6 @@ def _unreported(unseen: Touched, known: Snapshot, found: Snapshot) -> list[Viola
         violations.append(
             mismatch(UNREPORTED_CHANGE, "pools", found.counters, f"{known.counters}, as last reported")
         )
+    if found.host != known.host:
+        violations.append(mismatch(UNREPORTED_CHANGE, "host", found.host, f"{known.host}, as last reported"))
     return violations

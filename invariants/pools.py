@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 
-from kvcrucible.contract.snapshot import PageState, PoolState, SequenceState, Snapshot
+from kvcrucible.contract.snapshot import PoolState, SequenceState, Snapshot
 from kvcrucible.invariants.checker import Checker, Scope
+from kvcrucible.invariants.places import Lease, other_leases, page_lease, transfer_leases
 from kvcrucible.invariants.violation import Violation
 
 
 class PoolConservation(Checker):
     """Verifies: per pool, leased + reserved + free is the capacity and none is negative; leased counts the distinct
-    physical pages of the logical pages; reserved is the sum of what the active sequences were promised.
+    physical pages of the logical pages, those that transfers hold beside, and those that retire; reserved is the sum
+    of what the active sequences were promised.
 
     Does not verify: which pages are leased (lease-unique), nor what a sequence was promised (completion-guarantee).
     """
@@ -21,9 +23,9 @@ class PoolConservation(Checker):
     id = "pool-conservation"
     statement = (
         "In every pool leased + reserved + free equals the capacity, none is negative, and leased and reserved are "
-        "what pages and sequences add up to."
+        "what pages, transfers, fences and sequences add up to."
     )
-    source = "4.3"
+    source = "4.3, 4.4"
     needs = frozenset({"pools", "pages", "sequences"})
     premise_part = "pools"
 
@@ -65,7 +67,10 @@ class PoolConservation(Checker):
 
 
 def _devices(snapshot: Snapshot, pool: int) -> set[int]:
-    return {page.device for page in snapshot.pages.values() if page.pool == pool}
+    devices = {page.device for page in snapshot.pages.values() if page.pool == pool}
+    devices.discard(-1)
+    devices.update([lease.device for lease in other_leases(snapshot) if lease.pool == pool])
+    return devices
 
 
 def _reserved(snapshot: Snapshot, pool: int) -> int:
@@ -78,43 +83,48 @@ def _share(sequence: SequenceState, pool: int) -> int:
 
 
 class LeaseUnique(Checker):
-    """Verifies: no physical page backs two logical pages; every physical page is leased or once in the free list; all
-    ids lie within the pool.
+    """Verifies: no physical page backs two logical pages, or one while a transfer holds it for another or it retires;
+    every physical page is leased or once in the free list; all ids lie within the pool.
 
     Does not verify: who may lease, nor the counters (pool-conservation).  Free lists are judged in full snapshots only.
     """
 
     id = "lease-unique"
     statement = (
-        "Each physical page is leased to one logical page at most, and is otherwise in the free list once."
+        "Each physical page is leased once at most, to a page, a transfer or a fence, and is otherwise in the free "
+        "list once."
     )
-    source = "4.1, 4.3"
+    source = "4.1, 4.3, 4.4"
     needs = frozenset({"pools", "pages"})
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
         """Judge leases, and the free lists where the snapshot has them."""
         for index, pool in enumerate(snapshot.pools):
-            pages = [page for page in snapshot.pages.values() if page.pool == index]
-            devices = {page.device for page in pages}
-            if len(devices) < len(pages) or (
+            held = [
+                page.device for page in snapshot.pages.values() if page.pool == index and page.device != -1
+            ]
+            held += [lease.device for lease in other_leases(snapshot) if lease.pool == index]
+            devices = set(held)
+            if len(devices) < len(held) or (
                 devices and not 0 <= min(devices) <= max(devices) < pool.capacity
             ):
-                yield from self._explain(pool, pages)
+                pages = [page for page in snapshot.pages.values() if page.device != -1]
+                leases = (*map(page_lease, pages), *other_leases(snapshot))
+                yield from self._explain(pool, [lease for lease in leases if lease.pool == index])
             if snapshot.free_pages is not None:
                 yield from self._free_list(pool, snapshot.free_pages[index], devices)
 
-    def _explain(self, pool: PoolState, pages: list[PageState]) -> Iterator[Violation]:
-        holder: dict[int, int] = {}
-        for page in pages:
-            if not 0 <= page.device < pool.capacity:
+    def _explain(self, pool: PoolState, leases: list[Lease]) -> Iterator[Violation]:
+        holder: dict[int, Lease] = {}
+        for lease in leases:
+            if not 0 <= lease.device < pool.capacity:
                 yield self.mismatch(
-                    f"pool {pool.name}, page {page.page}", f"device {page.device}", f"0…{pool.capacity - 1}"
+                    f"pool {pool.name}, {lease}", f"device {lease.device}", f"0…{pool.capacity - 1}"
                 )
-            other = holder.setdefault(page.device, page.page)
-            if other != page.page:
-                yield self.mismatch(
-                    f"pool {pool.name}, device {page.device}", f"pages {other} and {page.page}", "one page"
-                )
+            other = holder.setdefault(lease.device, lease)
+            # A page may show the fresh destination of its own transfer as the replica that it is to be.
+            if other is not lease and other.page != lease.page:
+                yield self.mismatch(f"pool {pool.name}, device {lease.device}", f"{other} and {lease}", "one")
 
     def _free_list(self, pool: PoolState, free: tuple[int, ...], leased: set[int]) -> Iterator[Violation]:
         distinct = set(free)
@@ -140,7 +150,8 @@ class LeaseUnique(Checker):
 
 class LeaseGenerations(Checker):
     """Verifies: a physical page that is leased anew has a higher generation than at any lease seen before, and a lease
-    that goes on keeps its generation; so a handle of an earlier lease can be told from the present one.
+    that goes on keeps its generation, also where it passes from a transfer to its page, or from a page to a transfer
+    or a fence; so a handle of an earlier lease can be told from the present one.
 
     Does not verify: that stale handles are in fact refused; the harness tries them.  Generation −1 means that the
     engine has none to show, and is passed over.
@@ -160,23 +171,37 @@ class LeaseGenerations(Checker):
     def check_delta(self, before: Snapshot, after: Snapshot, scope: Scope) -> Iterator[Violation]:
         """Judge new leases against the leases that ended, in this step or in an earlier one."""
         last = self._last
-        for old, page in scope.kept:
-            if page.device != old.device or page.pool != old.pool:
-                last[old.pool, old.device] = old.generation
-            elif page.generation != old.generation:
-                subject = f"page {page.page}, device {page.device}"
-                yield self.mismatch(
-                    subject, f"generation {page.generation}", f"{old.generation}: its lease goes on"
-                )
-        for key in scope.removed:
-            old = before.pages[key]
-            last[old.pool, old.device] = old.generation
-        for key in scope.created:
-            page = after.pages[key]
-            previous = last.get((page.pool, page.device), -1)
-            if page.generation <= previous != -1:
-                subject = f"page {key}, device {page.device} leased anew"
-                yield self.mismatch(subject, f"generation {page.generation}", f"above {previous}")
+        old, new = self._changed(before, scope, 0), self._changed(after, scope, 1)
+        for place, lease in new.items():
+            was = old.get(place)
+            previous = max(last.get(place, -1), was.generation if was is not None else -1)
+            if was is not None and was.page == lease.page:
+                if lease.generation != was.generation:
+                    due = f"{was.generation}: its lease goes on"
+                    yield self.mismatch(
+                        f"{lease}, device {lease.device}", f"generation {lease.generation}", due
+                    )
+            elif previous != -1 and lease.generation < previous + (not lease.ended):
+                subject = f"{lease}, device {lease.device} leased anew"
+                yield self.mismatch(subject, f"generation {lease.generation}", f"above {previous}")
+        for place, lease in old.items():
+            last[place] = max(last.get(place, -1), lease.generation)
+
+    def _changed(self, snapshot: Snapshot, scope: Scope, side: int) -> dict[tuple[int, int], Lease]:
+        """Return the leases of touched entries by place, but those of pages that keep theirs as it is."""
+        pages = [snapshot.pages[key] for key in (scope.removed, scope.created)[side]]
+        for pair in scope.kept:
+            old, new = pair
+            if (old.device, old.pool, old.generation) != (new.device, new.pool, new.generation):
+                pages.append(pair[side])
+        leases = [page_lease(page) for page in pages if page.device != -1]
+        leases += transfer_leases(
+            [snapshot.transfers[key] for key in scope.transfers if key in snapshot.transfers]
+        )
+        for key in scope.retiring & snapshot.retiring.keys():
+            retiring = snapshot.retiring[key]
+            leases.append(Lease(retiring.pool, retiring.device, retiring.generation, None, True))
+        return {(lease.pool, lease.device): lease for lease in leases}
 
 
 class RefcountExact(Checker):
@@ -280,15 +305,18 @@ class PoolIsolation(Checker):
 
 
 class NoLeakAtQuiescence(Checker):
-    """Verifies: with no sequence, continuation or unit alive, nothing is leased, reserved, mapped, marked or findable,
-    and every physical page is free.  Queued requests own nothing, so the rule holds with a queue too.
+    """Verifies: with no sequence, continuation, unit or transfer alive and no page behind a fence, nothing is leased,
+    reserved, mapped, marked or findable, every physical page is free, and the host arena is empty.  Queued requests own
+    nothing, so the rule holds with a queue too.
 
-    Does not verify: leaks while something is alive (refcount-exact and pool-conservation do).
+    Does not verify: leaks while something is alive (refcount-exact and pool-conservation do), nor that transfers and
+    fences come to an end (the harness settles them first, and judges fences by ``overdue``).
     """
 
     id = "no-leak-at-quiescence"
     statement = (
-        "When nothing is active or retained, every page is free and no space, mapping or checkpoint is left."
+        "When nothing is active, retained or under way, every page and host byte is free and no space, mapping or "
+        "checkpoint is left."
     )
     source = "4.3, 4.8"
     needs = frozenset({"pools", "pages", "sequences", "continuations"})
@@ -296,7 +324,8 @@ class NoLeakAtQuiescence(Checker):
 
     def premise(self, snapshot: Snapshot) -> bool:
         """Say whether nothing is alive."""
-        return not (snapshot.sequences or snapshot.continuations or snapshot.units)
+        alive = snapshot.sequences or snapshot.continuations or snapshot.units
+        return not (alive or snapshot.transfers or snapshot.retiring)
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
         """Judge what is left when nothing is alive."""
@@ -309,7 +338,10 @@ class NoLeakAtQuiescence(Checker):
             if snapshot.free_pages is not None and len(snapshot.free_pages[index]) != pool.capacity:
                 found = f"{len(snapshot.free_pages[index])} pages in the free list"
                 yield self.mismatch(f"pool {pool.name}, nothing alive", found, str(pool.capacity))
-        for part in ("pages", "spaces", "checkpoints", "findable"):
+        if snapshot.host is not None and snapshot.host.free != snapshot.host.capacity:
+            found = f"{snapshot.host.used} bytes used, {snapshot.host.free} free"
+            yield self.mismatch("host arena, nothing alive", found, f"all {snapshot.host.capacity} free")
+        for part in ("pages", "spaces", "checkpoints", "findable", "extents"):
             if left := getattr(snapshot, part):
                 yield self.mismatch(f"{part}, nothing alive", sorted(left)[:8], "none")
         if mapped := [row.row for row in snapshot.rows.values() if row.entries or row.sequence is not None]:

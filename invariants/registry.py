@@ -1,23 +1,24 @@
-"""The catalogue: every invariant id, in the order of DESIGN 5, with what judges it or why nothing does yet."""
+"""The catalogue: every invariant id, in the order of DESIGN 5, with what judges it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from inspect import getdoc
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.invariants.admission import BundleAtomic, CompletionGuarantee
+from kvcrucible.invariants.arena import HostConservation
 from kvcrucible.invariants.behaviour import JUDGED, Depth, Judged, rows_equal, stale_refused
 from kvcrucible.invariants.checker import Checker
+from kvcrucible.invariants.effects import page_given_out, transfer_completed
+from kvcrucible.invariants.fences import RecycleFenced
 from kvcrucible.invariants.frontiers import (
     BackendNotAhead,
     ExactPrefixIdentity,
     FrontierBounds,
     FrontierVisibility,
 )
-from kvcrucible.invariants.later import LATER, Later
 from kvcrucible.invariants.pools import (
     LeaseGenerations,
     LeaseUnique,
@@ -26,8 +27,10 @@ from kvcrucible.invariants.pools import (
     PoolIsolation,
     RefcountExact,
 )
+from kvcrucible.invariants.replicas import OneVisibleReplica, ReplicaValid
 from kvcrucible.invariants.sharing import ProtectedPrefix, SharedImmutable, SingleWriter
 from kvcrucible.invariants.tables import RowUnique, TableMirror, UnitFrozen
+from kvcrucible.invariants.transfers import PublishOrder, TransferPinned
 from kvcrucible.invariants.violation import Violation
 
 #: Every public id, in the order of DESIGN 5.
@@ -72,7 +75,13 @@ CHECKERS: tuple[type[Checker], ...] = (
     LeaseUnique,
     LeaseGenerations,
     RefcountExact,
+    HostConservation,
     NoLeakAtQuiescence,
+    RecycleFenced,
+    OneVisibleReplica,
+    ReplicaValid,
+    TransferPinned,
+    PublishOrder,
     SingleWriter,
     SharedImmutable,
     ProtectedPrefix,
@@ -93,60 +102,41 @@ _ALSO_JUDGED: dict[str, Callable[..., list[Violation]]] = {
     LeaseGenerations.id: stale_refused,
     FrontierVisibility.id: rows_equal,
     PoolIsolation.id: rows_equal,
+    ReplicaValid.id: rows_equal,
+    PublishOrder.id: transfer_completed,
+    RecycleFenced.id: page_given_out,
 }
-
-
-class Status(StrEnum):
-    """Whether something judges an invariant."""
-
-    CHECKED = "checked"
-    LATER = "later"
 
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
     """One entry of the catalogue.
 
-    ``statement`` is None exactly where nothing judges the invariant yet; ``reason`` says why.  ``checker`` judges
-    snapshots, ``judge`` is what a harness calls where behaviour or payload shows it; a checked entry has one or both.
+    ``checker`` judges snapshots, ``judge`` is what a harness calls where behaviour or payload shows it; each entry has
+    one or both.
     """
 
     id: str
     source: str
-    status: Status
-    depth: Depth | None
-    statement: str | None = None
+    depth: Depth
+    statement: str
     checker: type[Checker] | None = None
     judge: Callable[..., list[Violation]] | None = None
-    reason: str | None = None
 
     @property
     def documentation(self) -> str:
-        """What the judging code verifies, and what it does not; the reason where there is none."""
-        code = self.checker or self.judge
-        return (getdoc(code) if code is not None else self.reason) or ""
+        """What the judging code verifies, and what it does not."""
+        return getdoc(self.checker or self.judge) or ""
 
 
-def _entry(found: type[Checker] | Judged | Later) -> Invariant:
-    if isinstance(found, Later):
-        return Invariant(found.id, found.source, Status.LATER, None, reason=found.reason)
+def _entry(found: type[Checker] | Judged) -> Invariant:
     if isinstance(found, Judged):
-        return Invariant(
-            found.id, found.source, Status.CHECKED, found.depth, found.statement, judge=found.judge
-        )
+        return Invariant(found.id, found.source, found.depth, found.statement, judge=found.judge)
     depth = Depth.SNAPSHOT if found.check is not Checker.check else Depth.STEP
-    return Invariant(
-        found.id,
-        found.source,
-        Status.CHECKED,
-        depth,
-        found.statement,
-        found,
-        judge=_ALSO_JUDGED.get(found.id),
-    )
+    return Invariant(found.id, found.source, depth, found.statement, found, judge=_ALSO_JUDGED.get(found.id))
 
 
-_SOURCES: tuple[type[Checker] | Judged | Later, ...] = (*CHECKERS, *JUDGED, *LATER)
+_SOURCES: tuple[type[Checker] | Judged, ...] = (*CHECKERS, *JUDGED)
 _FOUND: dict[str, Invariant] = {found.id: _entry(found) for found in _SOURCES}
 
 #: The catalogue by id, in the order of DESIGN 5.
@@ -165,6 +155,8 @@ def inapplicable(capabilities: Capabilities) -> dict[str, str]:
             )
         elif checker.needs_backend and not capabilities.backends:
             reasons[checker.id] = f"{capabilities.engine} has no speculative backend"
+        elif checker.needs_host and not capabilities.host:
+            reasons[checker.id] = f"{capabilities.engine} has no Host tier"
     return reasons
 
 

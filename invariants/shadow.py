@@ -3,8 +3,12 @@
 A step reports the ids that it touched.  Rules relate them to entries that it did not touch, so the shadow adds those,
 unchanged, to both sides:
 
-    touched page       → the checkpoints on it; another page with the same physical page; spaces that hold it,
-                         where it changed although none of them moved
+    touched page       → the checkpoints on it; another holder of the same physical page; spaces that hold it,
+                         where it changed although none of them moved; its transfer
+    touched transfer   → the pages whose moves changed; other holders of their physical pages
+    touched fence      → whoever holds the same physical page
+    touched extent     → its neighbours by address; pages and transfers that name its slots, as wherever a slot has
+                         changed hands
     touched space, row → its owner; the pages from the first changed block on
     touched owner      → its sequence or continuation, spaces, row and checkpoints, and whoever has its session or row
     checkpoint in view → its owner, its page, its entry in the prefix index
@@ -16,12 +20,13 @@ pages in Python: whole tuples are compared at once, and only what follows their 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from kvcrucible.contract.snapshot import KEYED_PARTS, CheckpointState, PageState, Snapshot, Touched
 from kvcrucible.invariants.checker import Scope
+from kvcrucible.invariants.places import Index, Places, view
 
 _Name: TypeAlias = tuple[str, Hashable]
 
@@ -33,25 +38,6 @@ class Step:
     before: Snapshot
     after: Snapshot
     scope: Scope
-
-
-class _Index:
-    """Ids by some value of their entry."""
-
-    def __init__(self) -> None:
-        self.ids: dict[Hashable, set[int]] = {}
-
-    def add(self, value: Hashable, key: int) -> None:
-        self.ids.setdefault(value, set()).add(key)
-
-    def remove(self, value: Hashable, key: int) -> None:
-        held = self.ids[value]
-        held.discard(key)
-        if not held:
-            del self.ids[value]
-
-    def get(self, value: Hashable) -> Iterable[int]:
-        return self.ids.get(value, ())
 
 
 def shared_length(left: tuple[int, ...], right: tuple[int, ...]) -> int:
@@ -73,14 +59,16 @@ class Shadow:
     """Last known entries of one engine with the indexes that closing a step needs; owned by one monitor."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.state = Snapshot(snapshot.pools, queue=snapshot.queue)
+        self.state = Snapshot(snapshot.pools, queue=snapshot.queue, host=snapshot.host)
         for part in KEYED_PARTS:
             getattr(self.state, part).update(getattr(snapshot, part))
         self._holders: dict[tuple[int, int], int] = {}
-        self._checkpoints_by_owner, self._checkpoints_by_page = _Index(), _Index()
-        self._names = _Index()
+        self._checkpoints_by_owner, self._checkpoints_by_page = Index(), Index()
+        self._names = Index()
+        self._places = Places(snapshot)
         for page in snapshot.pages.values():
-            self._holders[page.pool, page.device] = page.page
+            if page.device >= 0:
+                self._holders[page.pool, page.device] = page.page
         for checkpoint in snapshot.checkpoints.values():
             self._index_checkpoint(checkpoint)
         for owner in (*snapshot.sequences, *snapshot.continuations):
@@ -95,7 +83,8 @@ class Shadow:
         Mutates nothing; :meth:`advance` takes the step over.
         """
         state = self.state
-        before, after = Snapshot(state.pools, queue=state.queue), Snapshot(partial.pools, queue=partial.queue)
+        before = Snapshot(state.pools, queue=state.queue, host=state.host)
+        after = Snapshot(partial.pools, queue=partial.queue, host=partial.host)
         scope = Scope(*[getattr(touched, name) for name in Touched.__slots__])
         for part in KEYED_PARTS:
             ids = _touched_ids(touched, part)
@@ -109,7 +98,7 @@ class Shadow:
         self._view("pages", region - scope.pages, before, after)
         self._displaced_blocks(before, after, scope, region)
         self._related(before, after, scope)
-        self._other_holders(before, after, scope)
+        self._places.close(state, before, after, scope, self._holders)
         return Step(before, after, scope)
 
     def _changed_blocks(self, before: Snapshot, after: Snapshot, scope: Scope) -> set[int]:
@@ -154,16 +143,16 @@ class Shadow:
         outside = [
             page.page
             for was, page in scope.kept
-            if (was.committed != page.committed or was.device != page.device or was.pool != page.pool)
-            and (page.references > 1 or page.page not in region)
+            if _relied_on(was, page) and (max(was.references, page.references) > 1 or page.page not in region)
         ]
         if not outside:
             return
+        sought = set(outside)
         for key, space in {**self.state.spaces, **after.spaces}.items():
             if key in scope.spaces and key not in after.spaces:
                 continue
-            if blocks := [space.pages.index(page) for page in outside if page in space.pages]:
-                scope.displaced[key] = blocks
+            if not sought.isdisjoint(space.pages):
+                scope.displaced[key] = [block for block, page in enumerate(space.pages) if page in sought]
 
     def _related(self, before: Snapshot, after: Snapshot, scope: Scope) -> None:
         """Add owners and all that hangs on them."""
@@ -216,24 +205,8 @@ class Shadow:
                 changed[key] = names
         return changed
 
-    def _other_holders(self, before: Snapshot, after: Snapshot, scope: Scope) -> None:
-        """Add the page that already has the physical page of a new or moved lease."""
-        holders, pages = self._holders, after.pages
-        leased = [pages[key] for key in scope.created] + [page for _, page in _moved(scope)]
-        others = [holders.get((page.pool, page.device)) for page in leased]
-        self._view(
-            "pages", [key for key in others if key is not None and key not in before.pages], before, after
-        )
-
     def _view(self, part: str, ids: Collection[Any], before: Snapshot, after: Snapshot) -> None:
-        """Add untouched entries, as they are, to both sides."""
-        if not ids:
-            return
-        known, left, right = getattr(self.state, part), getattr(before, part), getattr(after, part)
-        for key in ids:
-            entry = known.get(key)
-            if entry is not None:
-                left[key] = right[key] = entry
+        view(self.state, part, ids, before, after)
 
     # -- taking it over ------------------------------------------------------------------------------------------------
 
@@ -258,7 +231,11 @@ class Shadow:
             state.findable,
             state.rows,
             state.units,
+            state.transfers,
+            state.retiring,
+            state.extents,
             step.after.queue,
+            step.after.host,
         )
 
     def _reindex(self, step: Step) -> None:
@@ -269,7 +246,9 @@ class Shadow:
             if holders.get((page.pool, page.device)) == page.page:
                 del holders[page.pool, page.device]
         for page in [after.pages[key] for key in scope.created] + [now for _, now in moved]:
-            holders[page.pool, page.device] = page.page
+            if page.device >= 0:
+                holders[page.pool, page.device] = page.page
+        self._places.reindex(before, after, scope)
         for key in scope.checkpoints:
             if (old := before.checkpoints.get(key)) is not None:
                 self._checkpoints_by_owner.remove(old.owner, key)
@@ -298,6 +277,15 @@ def _select(entries: dict[Any, Any], ids: Any, into: dict[Any, Any]) -> None:
         into.update(entries)
     else:
         into.update([(key, entries[key]) for key in ids if key in entries])
+
+
+def _relied_on(was: PageState, now: PageState) -> bool:
+    """Say whether something changed that a space or a row relies on of a page that it holds."""
+    if was.committed != now.committed or was.device != now.device or was.pool != now.pool:
+        return True
+    if was.on_device is now.on_device and was.on_host is now.on_host:
+        return was.visible is not now.visible
+    return was.visible is not now.visible or was.in_transfer != now.in_transfer
 
 
 def _moved(scope: Scope) -> list[tuple[PageState, PageState]]:

@@ -15,17 +15,18 @@ def _most_references(snapshot: Snapshot) -> int:
 
 
 class SingleWriter(Checker):
-    """Verifies: only full pages are shared, and no space holds a shared page at or beyond its frontier, where it
-    would write.
+    """Verifies: only full pages have several references, and no space holds such a page, nor an active sequence a page
+    that is in a transfer, at or beyond its frontier, where it would write.
 
     Does not verify: that a shared page's bytes stay (shared-immutable for bookkeeping, cow-isolation for payload).
     """
 
     id = "single-writer"
     statement = (
-        "A page with two references has no writer: it is full, and lies below every holder's frontier."
+        "A page with two references, or in a transfer, has no writer: it lies below every frontier "
+        "that can move."
     )
-    source = "4.5"
+    source = "4.5, 4.4"
     needs = frozenset({"pools", "pages", "spaces"})
 
     def premise(self, snapshot: Snapshot) -> bool:
@@ -52,17 +53,23 @@ class SingleWriter(Checker):
                     yield self.mismatch(
                         subject, f"{writable.references} references", "1: the next write goes here"
                     )
+                elif writable is not None and writable.in_transfer and space.owner in snapshot.sequences:
+                    subject = (
+                        f"active sequence {space.owner}, frontier {space.frontier}, page {writable.page}"
+                    )
+                    yield self.mismatch(subject, "in a transfer", "its own: the next write goes here")
 
 
 class SharedImmutable(Checker):
-    """Verifies: a page that is shared before and after a step keeps its content epoch and its committed columns.
+    """Verifies: a page that is shared before and after a step, by two references or by being in a transfer, keeps its
+    content epoch and its committed columns.
 
     Does not verify: its bytes (cow-isolation compares those at payload depth).
     """
 
     id = "shared-immutable"
-    statement = "While a page has two references or more, its content does not change."
-    source = "4.5"
+    statement = "While a page has two references or more, or is in a transfer, its content does not change."
+    source = "4.5, 4.4"
     needs = frozenset({"pages"})
     is_temporal = True
 
@@ -72,14 +79,16 @@ class SharedImmutable(Checker):
 
     def check_delta(self, before: Snapshot, after: Snapshot, scope: Scope) -> Iterator[Violation]:
         """Compare every page that is shared on both sides of the step."""
-        shared = [(old, page) for old, page in scope.kept if old.references > 1 and page.references > 1]
-        for old, page in shared:
-            if page.epoch != old.epoch or page.committed != old.committed:
+        for old, page in scope.kept:
+            if page.epoch == old.epoch and page.committed == old.committed:
+                continue
+            if all(side.references > 1 or side.in_transfer for side in (old, page)):
                 found, due = (
                     f"epoch {page.epoch}, {page.committed} columns",
                     f"epoch {old.epoch}, {old.committed} columns",
                 )
-                yield self.mismatch(f"page {page.page}, shared by {page.references}", found, due)
+                subject = f"page {page.page}, {page.references} references, in a transfer: {page.in_transfer}"
+                yield self.mismatch(subject, found, due)
 
 
 class ProtectedPrefix(Checker):

@@ -59,8 +59,13 @@ class TableMirror(Checker):
         for block in scope.blocks((space.owner, space.pool), len(space.pages)):
             page = after.pages.get(space.pages[block])
             # A page that does not exist is refcount-exact's finding.
-            if page is not None and row.entries[block] != page.device:
-                found, due = row.entries[block], f"{page.device} (page {page.page})"
+            if page is not None and (row.entries[block] != page.device or page.device == -1):
+                due = (
+                    f"{page.device} (page {page.page})"
+                    if page.device != -1
+                    else f"page {page.page} on Device"
+                )
+                found = row.entries[block]
                 yield self.mismatch(f"{subject}, block {block}", found, due)
 
 

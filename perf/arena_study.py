@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from kvcrucible.contract.config import DEFAULT_PAGE_SIZE, pages_for
+from kvcrucible.contract.config import DEFAULT_ALIGNMENT_BYTES, DEFAULT_PAGE_SIZE, pages_for
 from kvcrucible.contract.errors import InputError
 from kvcrucible.contract.profiles import PROFILES, Geometry
-from kvcrucible.engine.host.arena import DEFAULT_ALIGNMENT_BYTES, Extent, HostArena
+from kvcrucible.engine.host.arena import Extent, HostArena
 from kvcrucible.engine.host.policies import POLICIES
 from kvcrucible.perf.traces.request import RequestId, TraceRequest
 

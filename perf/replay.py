@@ -52,6 +52,8 @@ from kvcrucible.perf.replay_tokens import InfiniteCache, output_of, prompt_of
 from kvcrucible.perf.replay_watch import OperationFailed, Subject, WatchedEngine
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kvcrucible.perf.traces.request import TraceRequest
 
 
@@ -86,6 +88,7 @@ class Replay:
     """One replay of ``requests``, which are in order of arrival.  Run it once; it owns its engine.
 
     ``on_progress`` is called with the number of requests that are over, refused ones included, whenever it rises.
+    ``history``: where to write the engine's history; it is complete once the replay is over, however that came.
     """
 
     def __init__(
@@ -93,10 +96,11 @@ class Replay:
         requests: Sequence[TraceRequest],
         settings: ReplaySettings,
         on_progress: Callable[[int], None] | None = None,
+        history: Path | None = None,
     ) -> None:
         self._requests, self._settings = requests, settings
         self._on_progress = on_progress
-        self._watched = WatchedEngine(settings.engine_config(), settings.full_every)
+        self._watched = WatchedEngine(settings.engine_config(), settings.full_every, history)
         self._random = random.Random(settings.seed)
         self._infinite = InfiniteCache()
         self._counts = Counts()
@@ -119,6 +123,7 @@ class Replay:
             failure = failed
         except KeyboardInterrupt:
             cut_short = True
+        self._watched.close(empty=failure is None and not cut_short)
         cpu_seconds = time.process_time() - began
         return figures_of(self._counts, self._watched, self._next, failure, cut_short, cpu_seconds)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kvcrucible.contract.capabilities import Capabilities
@@ -13,6 +14,7 @@ from kvcrucible.contract.operations import Operation, Outcome
 from kvcrucible.contract.snapshot import Snapshot
 from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.execute import execute
+from kvcrucible.engine.history import HistoryWriter, ObservedEngine
 from kvcrucible.engine.observe import drain, snapshot
 from kvcrucible.invariants.judgements import ENGINE_FAULT, raised
 from kvcrucible.invariants.monitor import Monitor
@@ -65,11 +67,15 @@ class WatchedEngine:
     """Owns an engine and its monitor.  After an :class:`OperationFailed` neither is to be used any more.
 
     ``full_every``: operations between two checks of the whole state.  ``pools`` of ``last`` are the counters after the
-    latest operation; ``peak_leased`` is the most pages of Main that were leased after any.
+    latest operation; ``peak_leased`` is the most pages of Main that were leased after any.  ``history``: where to write
+    the engine's history; :meth:`close` completes it.
     """
 
-    def __init__(self, config: EngineConfig, full_every: int) -> None:
+    def __init__(self, config: EngineConfig, full_every: int, history: Path | None = None) -> None:
         self.engine = Engine(config)
+        self._observed = (
+            None if history is None else ObservedEngine(self.engine, HistoryWriter(history, config))
+        )
         self.monitor = Monitor(checkers(Capabilities("paged", backends=frozenset())))
         self.operations = self.step_checks = self.full_checks = self.peak_leased = 0
         self._full_every = full_every
@@ -89,6 +95,8 @@ class WatchedEngine:
             fault = Violation(ENGINE_FAULT, raised(error))
             raise OperationFailed(self.operations, name, subjects, [fault]) from error
         self.last, touched = drain(self.engine)
+        if self._observed is not None:
+            self._observed.record(operation, outcome, self.last)
         found = self.monitor.observe(self.last, touched)
         self.step_checks += 1
         self.require(found, name, subjects)
@@ -96,6 +104,11 @@ class WatchedEngine:
         if self.operations % self._full_every == 0:
             self.check_all(name, subjects)
         return outcome
+
+    def close(self, empty: bool) -> None:
+        """Complete the history, if one is written; ``empty``: the engine holds nothing any more."""
+        if self._observed is not None:
+            self._observed.writer.close(empty)
 
     def must(self, operation: Operation, subjects: Sequence[Subject] = ()) -> Outcome:
         """Perform what the engine has promised to carry out: for an admitted sequence a refusal breaks its promise."""

@@ -3,10 +3,12 @@
 The engine under test does its book-keeping forwards, with free lists, reference counts and stored counters.  This model
 does it backwards: it carries an operation out on a copy of its books and then looks whether the copy still adds up.
 "Making room" is literally that: the copy with no continuation released, with one, with two, … until the pages suffice.
-Refusals are the rows of ``contract.semantics``, and each counted change is asserted to be what its formulas say.
+Refusals are the rows of ``contract.semantics``; each counted change is asserted to be what ``contract.counters`` says.
 
-Verifies: who is refused and why, who is admitted and how, what is released, what the counters are.
-Does not verify: which physical page or row is used, when device effects complete, what is stored in a page.
+Verifies: who is refused and why, who is admitted and how, what is released, how a transfer ends, what the counters and
+the bytes of the host arena are.
+Does not verify: which physical page, row or extent is used, when device effects complete and whether a copy fails (the
+engine's report is taken for it, where it is possible), what is stored in a page.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from kvcrucible.contract.operations import (
     Admitted,
     BeginUnit,
     Cancel,
+    CancelTransfer,
     Checkpoint,
+    Demote,
     EndUnit,
     Finish,
     Fork,
@@ -32,27 +36,30 @@ from kvcrucible.contract.operations import (
     Outcome,
     Pin,
     Progress,
+    Progressed,
     Release,
+    Restore,
     Schedule,
     Scheduled,
     Submit,
+    TransferEnded,
+    TransferOutcome,
     Truncate,
     TryAdmit,
     Value,
     Waiting,
     WaitingKind,
 )
-from kvcrucible.contract.semantics import Facts, Row, refusals
+from kvcrucible.contract.semantics import Facts, Row
 from kvcrucible.contract.tokens import count
-from kvcrucible.reference import acts
-from kvcrucible.reference.books import Books, Entry, Page
-from kvcrucible.reference.inspection import Inspection
+from kvcrucible.reference import acts, transfers
+from kvcrucible.reference.books import Books
+from kvcrucible.reference.holdings import Entry
+from kvcrucible.reference.judging import Judged, Judging, first_row
+from kvcrucible.reference.pages import Page
 
 #: Something that changes books and returns the operation's value.
 Act: TypeAlias = Callable[[Books], Value]
-
-#: Operations and works with the facts by which the table judges them.
-Judged: TypeAlias = list[tuple[type, Facts]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,39 +96,79 @@ class Attempt:
         return max(found, default=None)
 
 
-class AccountingModel(Inspection):
+class AccountingModel(Judging):
     """The expected behaviour of one engine.
 
     ``capabilities`` (default: everything) say which operations exist and whether admission reserves the worst case.
     Where it does not, ``BeginUnit`` takes pages from free and truncated pages go back there.  Where there is no
-    ``Release``, nothing is retained and nothing released.
+    ``Release``, nothing is retained and nothing released.  ``immediate``: the effects of a unit are done when it ends;
+    False where they may lag, so that pages wait for a reported progress (0013).
     """
 
-    def __init__(self, config: EngineConfig, capabilities: Capabilities | None = None) -> None:
+    def __init__(
+        self, config: EngineConfig, capabilities: Capabilities | None = None, immediate: bool = True
+    ) -> None:
         self.config = config
         self.capabilities = capabilities if capabilities is not None else Capabilities("reference")
-        self.books = Books(config, self.capabilities.reserves)
+        self.books = Books(config, self.capabilities.reserves, immediate)
+        self.holes = None
 
     def predict(self, operation: Operation) -> Outcome:
         """Carry the operation out on the model; a refused one changes nothing.
 
-        When device effects complete is not known here: ``Progress`` has the value None.  Raises ``ValueError`` for an
-        operation that the engine does not offer.
+        When device effects complete is not known here: ``Progress`` is predicted as if the engine had reported that
+        everything under way is done and no copy failed; for any other report use :meth:`predict_progress`.  Raises
+        ``ValueError`` for an operation that the engine does not offer.
         """
+        if isinstance(operation, Progress):
+            return self.predict_progress(self.everything_done())
+        self._require_offered(operation)
+        outcome = self._outcome(operation)
+        self.holes = None
+        return replace(outcome, counters=self.books.counters)
+
+    def predict_progress(self, reported: Progressed) -> Outcome:
+        """Carry out a ``Progress`` of which the engine has reported ``reported``.
+
+        Taken from the report: which units are complete, which transfers are over, and which of them had a failed copy.
+        The outcome's value is the ``Progressed`` that is due then, with each transfer's outcome.  What is impossible in
+        the report is left out of it and not carried out: a unit that has not ended or is out of order, a transfer that
+        is not under way or is out of order, the failure of a transfer that had nothing to copy.  Raises ``ValueError``
+        where the engine does not offer ``Progress``.
+        """
+        self._require_offered(Progress())
+        self.holes = None
+        return Outcome(transfers.progress(self.books, reported), counters=self.books.counters)
+
+    def everything_done(self) -> Progressed:
+        """The report of an engine whose every unit that has ended is complete and whose every transfer is over; the
+        outcomes in it are not predictions.
+        """
+        over = [TransferEnded(name, TransferOutcome.MOVED) for name in self.transfers()]
+        return Progressed(tuple(self.books.ended), tuple(over))
+
+    def see_holes(self, sizes: tuple[int, ...]) -> None:
+        """Note the sizes, in bytes, of the holes that the engine's host arena has now.
+
+        They hold for the next operation that is predicted, and no longer.  Where none were seen, all that is not used
+        is taken to be one hole.
+        """
+        self.holes = sizes
+
+    def _require_offered(self, operation: Operation) -> None:
         if type(operation).__name__ not in self.capabilities.operations:
             raise ValueError(f"{self.capabilities.engine} has no operation {type(operation).__name__}")
-        return replace(self._outcome(operation), counters=self.books.counters)
 
     def refusing_row(self, operation: Operation) -> Row | None:
         """The row of the semantics table that refuses the operation now, or makes the request wait; changes nothing.
 
         None for one that would be carried out, and for a request behind the head of the queue.
         """
-        if isinstance(operation, Fork | Truncate | BeginUnit | TryAdmit):
+        if isinstance(operation, Fork | Truncate | BeginUnit | TryAdmit | Restore):
             return self._choose(self._plan(operation))[0]
         if isinstance(operation, Schedule | Progress):
             return None
-        return _first_row([(type(operation), self._facts(operation))])
+        return first_row([(type(operation), self._facts(operation))])
 
     def demand(self, operation: Operation) -> int | None:
         """Pages that the operation takes less the pages that can be had for it (above 0: too many), in the pool where
@@ -134,10 +181,10 @@ class AccountingModel(Inspection):
             if not self.queue:
                 return None
             operation = TryAdmit(self.queue[0])
-        if not isinstance(operation, Fork | Truncate | BeginUnit | TryAdmit):
+        if not isinstance(operation, Fork | Truncate | BeginUnit | TryAdmit | Restore):
             return None
         plan = self._plan(operation)
-        if _first_row(plan.judged):
+        if first_row(plan.judged):
             return None
         attempts = [self._after_all_releases(choice) for choice in plan.choices]
         slack = [attempt.slack for attempt in attempts if attempt.slack is not None]
@@ -147,66 +194,7 @@ class AccountingModel(Inspection):
         """Pages that can be had in each pool: free now, and after releasing every continuation that may be released."""
         return self._attempt(self._releasable(None), lambda books: None).available
 
-    # -- judging -------------------------------------------------------------------------------------------------------
-
-    def _about(self, sequence: int) -> Facts:
-        """What is known of the sequence that an operation addresses."""
-        facts = Facts(
-            state=self.books.state(sequence),
-            max_context=self.config.max_context,
-            capacity_pages=self.books.capacity,
-            free_rows=self.rows_free,
-        )
-        entry = self.books.entry(sequence)
-        if entry is None:
-            return facts
-        return replace(
-            facts,
-            in_flight=entry.unit is not None,
-            pinned=entry.pinned,
-            frontier=entry.frontier,
-            backend_frontier=entry.backend if len(self.config.pools) > 1 else None,
-            prompt=count(entry.prompt),
-            limit=entry.limit,
-        )
-
-    def _new(self, facts: Facts, limit: int, max_new: int) -> Facts:
-        """Add what is known of a sequence that is to grow to ``limit``."""
-        entitlement = tuple(self.books.pages(limit, pool) for pool in self.books.pools)
-        return replace(facts, limit=limit, max_new=max_new, entitlement_pages=entitlement)
-
-    def _session_busy(self, session: str | None) -> bool:
-        return session is not None and any(entry.session == session for entry in self.books.active.values())
-
-    def _facts(self, operation: Operation) -> Facts:
-        match operation:
-            case Submit(prompt, max_new):
-                facts = Facts(
-                    prompt=count(prompt),
-                    max_context=self.config.max_context,
-                    capacity_pages=self.books.capacity,
-                )
-                return self._new(facts, count(prompt) + max_new, max_new)
-            case Lookup(prompt):
-                return Facts(prompt=count(prompt))
-            case TryAdmit(sequence):
-                entry = self.books.entry(sequence)
-                busy = entry is not None and self._session_busy(entry.session)
-                return replace(self._about(sequence), session_busy=busy)
-            case Fork(source, position, max_new, session):
-                facts = self._new(self._about(source), position + max_new, max_new)
-                return replace(facts, position=position, session_busy=self._session_busy(session))
-            case Truncate(sequence, position):
-                return replace(self._about(sequence), position=position)
-            case EndUnit(unit):
-                return Facts(unit_known=unit in self.books.units)
-            case (
-                Checkpoint(sequence) | Finish(sequence) | Cancel(sequence) | Release(sequence) | Pin(sequence)
-            ):
-                return self._about(sequence)
-        raise AssertionError(operation)
-
-    def _plan(self, operation: Fork | Truncate | BeginUnit | TryAdmit) -> Plan:
+    def _plan(self, operation: Fork | Truncate | BeginUnit | TryAdmit | Restore) -> Plan:
         match operation:
             case BeginUnit(work):
                 named = [one.sequence for one in work]
@@ -235,26 +223,31 @@ class AccountingModel(Inspection):
             case Truncate():
                 choice = Choice(lambda books: acts.truncate(books, operation))
                 return Plan([(Truncate, self._facts(operation))], [choice])
+            case Restore(continuation):
+                choice = Choice(lambda books: transfers.restore(books, operation), protected=continuation)
+                return Plan([(Restore, self._facts(operation))], [choice])
 
     def _admissions(self, sequence: int) -> Iterator[Choice]:
-        """The candidates of an admission, best first (0003)."""
+        """The candidates of an admission, best first (0003); who is in flight or not resident is no source (0013)."""
         books = self.books
         request = books.queued[sequence]
-        in_flight = frozenset(owner for owner, entry in books.active.items() if entry.unit is not None)
-        hit = books.best_hit(request.prompt, request.identity, left_out=in_flight)
+        holders = books.holders().items()
+        left_out = [owner for owner, entry in holders if entry.unit is not None or not books.resident(entry)]
+        hit = books.best_hit(request.prompt, request.identity, frozenset(left_out))
         if hit is not None:
             found = hit
             source = books.continuations.get(hit.source)
+            may_move = source is not None and not books.any_in_transfer(source)
             consumes = request.consume or (
                 source is not None and request.session is not None and request.session == source.session
             )
-            if source is not None and consumes and set(books.reach(source)) == {hit.length}:
+            if source is not None and may_move and consumes and set(books.reach(source)) == {hit.length}:
                 yield Choice(
                     lambda books: acts.admit_by_move(books, sequence, found, AdmissionMode.MOVE), hit.source
                 )
             else:
                 yield Choice(lambda books: acts.admit_by_fork(books, sequence, found), hit.source)
-                if source is not None and not source.pinned:
+                if source is not None and may_move and not source.pinned:
                     mode = AdmissionMode.MOVE_TRUNCATED
                     yield Choice(lambda books: acts.admit_by_move(books, sequence, found, mode), hit.source)
         yield Choice(lambda books: acts.admit_cold(books, sequence))
@@ -262,11 +255,21 @@ class AccountingModel(Inspection):
     # -- making room ---------------------------------------------------------------------------------------------------
 
     def _releasable(self, protected: int | None) -> list[int]:
-        """Continuations that may be released under pressure, the first to go first."""
+        """Continuations that may be released under pressure, the first to go first.
+
+        Neither pinned nor in a transfer; and one without any Device page would free nothing (0013).
+        """
         if "Release" not in self.capabilities.operations:
             return []
         kept = self.books.continuations
-        may_go = [name for name, entry in kept.items() if not entry.pinned and name != protected]
+        may_go = [
+            name
+            for name, entry in kept.items()
+            if not entry.pinned
+            and name != protected
+            and not self.books.any_in_transfer(entry)
+            and any(page.device for held in entry.pages for page in held)
+        ]
         return sorted(may_go, key=lambda name: kept[name].last_use)
 
     def _attempt(self, released: list[int], act: Act) -> Attempt:
@@ -284,13 +287,13 @@ class AccountingModel(Inspection):
 
     def _choose(self, plan: Plan) -> tuple[Row | None, Choice | None]:
         """Return the first choice that fits, or the row that refuses the operation."""
-        row = _first_row(plan.judged)
+        row = first_row(plan.judged)
         if row is not None:
             # No need has been stated yet, so this is not for want of pages; the act would make no sense.
             return row, None
         for choice in plan.choices:
             attempt = self._after_all_releases(choice)
-            row = _first_row(
+            row = first_row(
                 [
                     (kind, replace(facts, need_pages=attempt.need, available_pages=attempt.available))
                     for kind, facts in plan.judged
@@ -314,7 +317,7 @@ class AccountingModel(Inspection):
 
     def _outcome(self, operation: Operation) -> Outcome:
         match operation:
-            case Fork() | Truncate() | BeginUnit():
+            case Fork() | Truncate() | BeginUnit() | Restore():
                 row, choice = self._choose(self._plan(operation))
                 if choice is None:
                     assert row is not None, operation
@@ -324,9 +327,7 @@ class AccountingModel(Inspection):
                 return self._try_admit(operation)
             case Schedule():
                 return self._schedule()
-            case Progress():
-                return Outcome()
-        row = _first_row([(type(operation), self._facts(operation))])
+        row = first_row([(type(operation), self._facts(operation))])
         if row is not None:
             return Outcome(refusal=row.kind)
         return Outcome(self._do(operation))
@@ -388,10 +389,9 @@ class AccountingModel(Inspection):
             case Pin(continuation, pinned):
                 books.continuations[continuation].pinned = pinned
                 return None
+            case Demote():
+                return transfers.demote(books, operation)
+            case CancelTransfer(transfer):
+                transfers.cancel(books, transfer)
+                return None
         raise AssertionError(operation)
-
-
-def _first_row(judged: Judged) -> Row | None:
-    """The row of highest precedence that refuses any of them (a unit of several works is judged by all, 0003)."""
-    rows = [row for kind, facts in judged for row in refusals(kind, facts)]
-    return min(rows, key=lambda row: row.kind.precedence, default=None)

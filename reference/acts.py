@@ -1,6 +1,6 @@
 """What an operation does to the accounting model's books, once it is due.
 
-Each act counts pages before and after, and asserts that the change is what the formulas of ``contract.semantics`` say
+Each act counts pages before and after, and asserts that the change is what the formulas of ``contract.counters`` say
 (where admission reserves: the formulas presume it).  Nothing here is refused and nothing asks whether pages suffice.
 """
 
@@ -9,6 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from kvcrucible.contract.counters import (
+    Change,
+    admit_change,
+    dematerialise,
+    end_change,
+    materialise,
+    release,
+    retire_change,
+    truncate_change,
+)
 from kvcrucible.contract.operations import (
     AdmissionMode,
     Admitted,
@@ -19,30 +29,30 @@ from kvcrucible.contract.operations import (
     UnitEnded,
     Work,
 )
-from kvcrucible.contract.semantics import (
-    Change,
-    admit_change,
-    dematerialise,
-    end_change,
-    materialise,
-    release,
-    truncate_change,
-)
-from kvcrucible.contract.tokens import concat, prefix, span
-from kvcrucible.reference.books import Books, Entry, UnitWork
+from kvcrucible.contract.tokens import prefix, span
+from kvcrucible.reference.books import Books
+from kvcrucible.reference.holdings import Entry, UnitWork
+from kvcrucible.reference.pages import Page
 
 #: (leased, reserved, free) of each pool.
 Counters: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
-def _expect(books: Books, before: Counters, changes: Iterable[Change]) -> None:
+def expect(books: Books, before: Counters, changes: Iterable[Change]) -> None:
     """Assert that each pool's counters have changed as its formula says."""
-    assert all(books.reservation(entry, pool) >= 0 for entry in books.active.values() for pool in books.pools)
+    for entry in books.active.values():
+        for pool in books.pools:
+            assert books.reservation(entry, pool) >= len(entry.returned[pool]), (pool, entry)
     if not books.reserves:
         return
     for pool, (old, new, change) in enumerate(zip(before, books.counters, changes, strict=True)):
         found = Change(*(b - a for a, b in zip(old, new, strict=True)))
         assert found == change, f"pool {pool}: counted {found}, the formula says {change}"
+
+
+def fenced(books: Books, pages: Iterable[Page]) -> int:
+    """How many of the pages are not at rest: these retire where the others become free."""
+    return sum([not books.is_at_rest(page.touched) for page in pages])
 
 
 def begin(books: Books, work: tuple[Work, ...]) -> int:
@@ -60,25 +70,32 @@ def begin(books: Books, work: tuple[Work, ...]) -> int:
         for pool, stop in zip(books.pools, (end, backend), strict=False):
             new[pool] += books.grow(entry, pool, stop)
     books.units[unit] = tuple(works)
-    _expect(books, before, map(materialise, new))
+    expect(books, before, map(materialise, new))
     return unit
 
 
 def end_unit(books: Books, unit: int, commit: bool) -> UnitEnded:
-    """Commit or abort every row of a unit; a row whose cancel was recorded is aborted and dropped."""
+    """Commit or abort every row of a unit; a row whose cancel was recorded is aborted and dropped.
+
+    From here on the unit is outstanding, so what it gives back is not at rest.
+    """
     frontiers: list[tuple[int, int]] = []
     cancelled: list[int] = []
-    for work in books.units.pop(unit):
+    works = books.units.pop(unit)
+    books.ended.append(unit)
+    for page in [page for work in works for held in books.active[work.sequence].pages for page in held]:
+        page.touched = (page.touched | {unit}) & books.outstanding
+    for work in works:
         entry = books.active[work.sequence]
         entry.unit = None
         if commit and not entry.cancelled:
-            entry.tokens, entry.backend = concat(entry.tokens, work.tokens), work.backend
-        before, returned = books.counters, []
-        for pool, reach in enumerate(books.reach(entry)):
-            keep = books.pages(reach, pool)
-            returned.append(len(entry.pages[pool]) - keep)
-            del entry.pages[pool][keep:]
-        _expect(books, before, map(dematerialise, returned))
+            books.commit(entry, work)
+        before = books.counters
+        returned = [
+            books.return_beyond(entry, pool, books.pages(reach, pool))
+            for pool, reach in enumerate(books.reach(entry))
+        ]
+        expect(books, before, map(dematerialise, returned))
         if entry.cancelled:
             end(books, work.sequence)
             cancelled.append(work.sequence)
@@ -112,7 +129,7 @@ def _expect_fork(books: Books, before: Counters, child: Entry) -> None:
     for pool, reach in enumerate(books.reach(child)):
         full, tail = divmod(reach, books.page_size[pool])
         changes.append(admit_change(books.pages(child.limit, pool), full, tail > 0))
-    _expect(books, before, changes)
+    expect(books, before, changes)
 
 
 def truncate(books: Books, operation: Truncate) -> None:
@@ -121,19 +138,19 @@ def truncate(books: Books, operation: Truncate) -> None:
     dropped = _beyond(books, books.active[operation.sequence], operation.position)
     copied = books.cut(operation.sequence, operation.position)
     changes = [
-        truncate_change(private, shared, tail)
+        truncate_change(len(private), shared, tail)
         for (private, shared), tail in zip(dropped, copied, strict=True)
     ]
-    _expect(books, before, changes)
+    expect(books, before, changes)
 
 
-def _beyond(books: Books, entry: Entry, position: int) -> list[tuple[int, int]]:
-    """Count, for each pool, the (private, shared) pages that lie wholly beyond ``position``."""
+def _beyond(books: Books, entry: Entry, position: int) -> list[tuple[list[Page], int]]:
+    """Return, for each pool, the private pages that lie wholly beyond ``position``, and the number of shared ones."""
     found = []
     for pool, held in enumerate(entry.pages):
         beyond = held[books.pages(position, pool) :]
-        shared = sum([books.is_shared(page, pool) for page in beyond])
-        found.append((len(beyond) - shared, shared))
+        private = [page for page in beyond if not books.is_shared(page, pool)]
+        found.append((private, len(beyond) - len(private)))
     return found
 
 
@@ -142,7 +159,7 @@ def admit_cold(books: Books, sequence: int) -> Admitted:
     before = books.counters
     entry = books.active[sequence] = books.queued.pop(sequence)
     changes = [admit_change(books.pages(entry.limit, pool), 0, tail_copied=False) for pool in books.pools]
-    _expect(books, before, changes)
+    expect(books, before, changes)
     return Admitted(sequence, AdmissionMode.COLD)
 
 
@@ -158,19 +175,25 @@ def admit_by_fork(books: Books, sequence: int, hit: Hit) -> Admitted:
 
 
 def admit_by_move(books: Books, sequence: int, hit: Hit, mode: AdmissionMode) -> Admitted:
-    """Cut the source to the hit (nothing is cut where the hit is its whole frontier) and give all that it has on."""
+    """Cut the source to the hit (nothing is cut where the hit is its whole frontier) and give all that it has on.
+
+    What the source loses goes to the reservation of the new sequence, as its own cut would; what that has no use for is
+    free, or retires (0013).
+    """
     before = books.counters
-    beyond = _beyond(books, books.continuations[hit.source], hit.length)
-    copied = books.cut(hit.source, hit.length)
+    beyond = [private for private, _ in _beyond(books, books.continuations[hit.source], hit.length)]
+    entry = books.queued.pop(sequence)
+    copied = books.cut(hit.source, hit.length, heir=entry if books.reserves else None)
     source = books.continuations.pop(hit.source)
     books.hand_over(hit.source, sequence)
-    entry = books.active[sequence] = books.queued.pop(sequence)
+    books.active[sequence] = entry
     entry.tokens, entry.backend, entry.pages = source.tokens, source.backend, source.pages
     changes = []
-    for pool, ((private, _), tail) in enumerate(zip(beyond, copied, strict=True)):
-        kept = len(entry.pages[pool]) - tail
-        changes.append(release(private) + admit_change(books.pages(entry.limit, pool), kept, tail))
-    _expect(books, before, changes)
+    for pool, tail in enumerate(copied):
+        admission = admit_change(books.pages(entry.limit, pool), len(entry.pages[pool]) - tail, tail)
+        retiring = books.shrink(entry, pool)
+        changes.append(release(len(beyond[pool])) + retire_change(retiring) + admission)
+    expect(books, before, changes)
     return Admitted(sequence, mode, hit.source, hit.length)
 
 
@@ -181,9 +204,15 @@ def retain(books: Books, sequence: int) -> bool:
         return False
     before, unused = books.counters, _unused(books, sequence)
     entry = books.continuations[sequence] = books.active.pop(sequence)
+    retiring = [len(fences) for fences in entry.returned]
+    books.close_reservation(entry)
     books.mark(sequence)
     books.stamp(sequence)
-    _expect(books, before, [end_change(0, pages, retained=True) for pages in unused])
+    changes = [
+        end_change(0, pages, retained=True) + retire_change(waiting)
+        for pages, waiting in zip(unused, retiring, strict=True)
+    ]
+    expect(books, before, changes)
     for other, older in list(books.continuations.items()):
         if other != sequence and entry.session is not None and older.session == entry.session:
             end(books, other)
@@ -191,16 +220,20 @@ def retain(books: Books, sequence: int) -> bool:
 
 
 def end(books: Books, sequence: int) -> None:
-    """Drop a queued, active or retained sequence with all that it alone holds."""
+    """Drop a queued, active or retained sequence with all that it alone holds; what is not at rest retires."""
     before, unused = books.counters, _unused(books, sequence)
     entry = books.entry(sequence)
     assert entry is not None, sequence
-    exclusive = [private for private, _ in _beyond(books, entry, 0)]
+    exclusive = [[page for page in private if page.device] for private, _ in _beyond(books, entry, 0)]
+    retiring = [
+        fenced(books, pages) + len(fences) for pages, fences in zip(exclusive, entry.returned, strict=True)
+    ]
     books.drop(sequence)
     changes = [
-        end_change(private, pages, retained=False) for private, pages in zip(exclusive, unused, strict=True)
+        end_change(len(pages), promised, retained=False) + retire_change(waiting)
+        for pages, promised, waiting in zip(exclusive, unused, retiring, strict=True)
     ]
-    _expect(books, before, changes)
+    expect(books, before, changes)
 
 
 def _unused(books: Books, sequence: int) -> list[int]:

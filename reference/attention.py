@@ -15,14 +15,16 @@ the rest.
   and the exponential's own 2 ulp = 4u.  The maximum m may be any number: it cancels.
 * Online softmax rescales once a tile.  The differences of successive maxima add up to at most 2S, so their
   roundings to 2 · u · S; each exponential and each product add 4u + u.
+* Where the context is cut into splits that are reduced afterwards, no more: a tile's sums are rescaled within its
+  split and once in the reduction, and there is another split with a tile at least, so that is t times at most.
 * Together a weight is off by W = u · ((D + 6) · S + 4 + 5t), relatively.
 * The sums, over n terms and t tiles in any order, add (n + t) · u to numerator and denominator; the division
   adds u.
 * An output therefore errs by at most 2 · (W + (n + t) · u) + u, relative to Σ_j p_j |v_j|, which is not
   |Σ_j p_j v_j|: where values cancel, so do digits.  What underflows adds at most 2⁻¹²⁶ a term.  Narrower
   outputs add their own roundoff.
-* The log-sum-exp errs by W + (n + t) · u, the logarithm's 2 ulp of at most ln n, and u · |LSE| for the last
-  sum.
+* The log-sum-exp errs by W + (n + t) · u, the logarithm's 2 ulp of at most ln n, and 3u · |LSE| for the last
+  sum and, where a kernel works in base two, the product with a rounded ln 2.
 
 Not covered: scores or values so large that float32 overflows.
 """
@@ -132,7 +134,7 @@ def error_budget(oracle: Attention, page_size: int, output: str = "float32") -> 
     error = relative * oracle.value_mass + underflow
     out = error + OUTPUT_ROUNDOFF[output] * (np.abs(oracle.out) + error)
     finite_lse = np.where(visible > 0, np.abs(oracle.lse), 0.0)
-    lse = SECOND_ORDER_MARGIN * (summed + 4 * u * np.log(np.maximum(visible, 1)) + u * finite_lse)
+    lse = SECOND_ORDER_MARGIN * (summed + 4 * u * np.log(np.maximum(visible, 1)) + 3 * u * finite_lse)
     sees = visible > 0
     return Budget(np.where(sees[..., None], out, 0.0), np.where(sees, lse, 0.0))
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from kvcrucible.contract.operations import Identity
 from kvcrucible.contract.semantics import State
+from kvcrucible.contract.snapshot import Tier
 from kvcrucible.contract.tokens import Tokens, count
-from kvcrucible.reference.books import Books, Entry
+from kvcrucible.reference.books import Books
+from kvcrucible.reference.holdings import Entry
 
 
 class Inspection:
@@ -109,13 +111,71 @@ class Inspection:
         return self.books.reservation(self.books.active[sequence], pool)
 
     def pages_of(self, sequence: int, pool: int = 0) -> tuple[int, int]:
-        """(private, shared) pages that the sequence holds."""
+        """(private, shared) pages that the sequence holds; one in a transfer is shared."""
         shared = self.shared_pages(sequence, pool)
         return len(self._entry(sequence).pages[pool]) - shared, shared
 
     def shared_pages(self, sequence: int, pool: int = 0) -> int:
-        """Pages that the sequence holds and somebody else too; they are its first ones."""
+        """Pages that the sequence holds and somebody else too, a transfer counted (0013).
+
+        But for transfers they are its first ones.
+        """
         return sum([self.books.is_shared(page, pool) for page in self._entry(sequence).pages[pool]])
+
+    # -- replicas, transfers and fences (decision 0013) ----------------------------------------------------------------
+
+    def transfers(self) -> list[int]:
+        """Transfers under way."""
+        return sorted(self.books.transfers)
+
+    def transfer_pages(self, transfer: int) -> tuple[int, ...]:
+        """Pages of a transfer under way, by pool, those counted that have ended; ``KeyError`` for any other id."""
+        moves = self.books.transfers[transfer].moves
+        return tuple(len([move for move in moves if move.pool == pool]) for pool in self.books.pools)
+
+    def cancelling(self, transfer: int) -> bool:
+        """Whether a transfer under way was cancelled or has no page left that lives; ``KeyError`` for any other id."""
+        return self.books.is_cancelled(self.books.transfers[transfer])
+
+    def in_transfer(self, owner: int) -> bool:
+        """Whether a transfer has one of the owner's pages."""
+        return self.books.any_in_transfer(self._entry(owner))
+
+    def resident(self, owner: int) -> bool:
+        """Whether all of the owner's pages are visible on Device."""
+        return self.books.resident(self._entry(owner))
+
+    def movable(self, owner: int) -> int:
+        """Pages, over all pools, that a demotion of the owner would move; 0 for one that is active."""
+        entry = self._entry(owner)
+        return sum([len(self.books.movable(entry, Tier.DEVICE, pool)) for pool in self.books.pools])
+
+    def restorable(self, owner: int) -> int:
+        """Pages, over all pools, that a restore of the owner would move."""
+        entry = self._entry(owner)
+        return sum([len(self.books.movable(entry, Tier.HOST, pool)) for pool in self.books.pools])
+
+    def tiers(self, owner: int, pool: int = 0) -> tuple[Tier, ...]:
+        """Where each of the owner's pages is visible, by logical block."""
+        return tuple(page.visible for page in self._entry(owner).pages[pool])
+
+    def clean_copies(self, owner: int, pool: int = 0) -> tuple[bool, ...]:
+        """Whether each of the owner's pages has a valid copy that is not the visible one, by logical block."""
+        return tuple(page.has(page.visible.other) for page in self._entry(owner).pages[pool])
+
+    @property
+    def host_used_bytes(self) -> int:
+        """Bytes of the host arena that extents take, those counted that transfers under way fill."""
+        return self.books.host_used
+
+    def retiring(self, pool: int = 0) -> int:
+        """Pages that nobody holds and that are counted as leased until the units that touched them are complete."""
+        return len(self.books.retiring[pool])
+
+    @property
+    def outstanding_units(self) -> tuple[int, ...]:
+        """Units that have ended and are not known to be complete, in the order of their ends."""
+        return () if self.books.immediate else tuple(self.books.ended)
 
     def _entry(self, sequence: int) -> Entry:
         entry = self.books.entry(sequence)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,18 @@ settings.load_profile("kvcrucible-ci" if os.environ.get("CI") else "kvcrucible")
 def repository() -> Path:
     """The root of the checkout (or of the unpacked source archive) that holds these tests."""
     return Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session", params=["cpu", "torch"])
+def backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Name the kernels that calls get which name none; tests that use this run once over each."""
+    pytest.importorskip("torch")
+    from kvcrucible.engine.kernels.backends import BACKENDS, VARIABLE
+
+    name: str = request.param
+    reason = BACKENDS[name].why_not([], None)
+    if reason is not None:
+        pytest.skip(f"kernels {name}: {reason}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, name)
+        yield name

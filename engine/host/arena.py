@@ -17,14 +17,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from kvcrucible.contract.config import DEFAULT_ALIGNMENT_BYTES, HostSpec
 from kvcrucible.contract.errors import BadArgument, HostGeometry, StaleHandle
 from kvcrucible.engine.host.policies import DEFAULT_POLICY, placement_policy
 
 #: Called with offset and size in bytes of an extent that is about to become a hole.
 OnRelease: TypeAlias = Callable[[int, int], None]
-
-#: What offsets and sizes of extents are multiples of unless the arena is told otherwise: a page of memory.
-DEFAULT_ALIGNMENT_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +81,7 @@ class HostArena:
         policy: str = DEFAULT_POLICY,
         on_release: OnRelease | None = None,
     ) -> None:
-        if alignment_bytes < 1 or alignment_bytes & (alignment_bytes - 1):
-            raise BadArgument(
-                f"extents aligned to {alignment_bytes} bytes", "not a power of two", "use 64, 4096, …"
-            )
-        if capacity_bytes < alignment_bytes or capacity_bytes % alignment_bytes:
-            raise BadArgument(
-                f"a host arena of {capacity_bytes} bytes",
-                f"extents are aligned to {alignment_bytes}",
-                "give a multiple, at least once",
-            )
+        self._spec = HostSpec(capacity_bytes, alignment_bytes)
         self.capacity_bytes, self.alignment_bytes = capacity_bytes, alignment_bytes
         self.policy_name = policy
         self.on_release = on_release
@@ -141,7 +130,7 @@ class HostArena:
         """Return the bytes that an extent of ``size_bytes`` takes; raises ``BadArgument`` below 1."""
         if size_bytes < 1:
             raise BadArgument(f"an extent of {size_bytes} bytes", "a size below 1", "give 1 or more")
-        return -(-size_bytes // self.alignment_bytes) * self.alignment_bytes
+        return self._spec.rounded(size_bytes)
 
     def fits(self, sizes_bytes: Sequence[int]) -> bool:
         """Tell whether :meth:`reserve_all` would now succeed with these sizes.  Changes nothing."""

@@ -16,11 +16,10 @@ tensors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from kvcrucible.contract.config import pages_for
 from kvcrucible.contract.errors import BadArgument
 from kvcrucible.contract.profiles import Geometry, Plane, PlaneOrder, StorageProfile, check_page_size
 
@@ -122,14 +121,3 @@ def coalesce(placed: Iterable[tuple[int, int]]) -> list[CopyRun]:
         else:
             runs.append(CopyRun(device, slot, 1))
     return runs
-
-
-def coalesce_logical(device_pages: Sequence[int]) -> list[CopyRun]:
-    """Return the fewest runs for a sequence's pages in logical order, the first one going to slot 0."""
-    return coalesce((device, slot) for slot, device in enumerate(device_pages))
-
-
-def coverages(tokens: int, page_size: int) -> tuple[int, ...]:
-    """Return the committed columns of each page of ``tokens`` tokens: whole pages, then the tail's rest."""
-    pages = pages_for(tokens, page_size)
-    return tuple(min(page_size, tokens - page * page_size) for page in range(pages))

@@ -60,10 +60,8 @@ _NOTHING_HELD = (Phase.ABANDONED, ())
 TABLE: dict[tuple[Phase, Trigger], tuple[Phase, tuple[Act, ...]]] = {
     (Phase.PLANNED, Trigger.GRANTED): (Phase.RESERVED, (Act.PIN,)),
     (Phase.PLANNED, Trigger.REFUSED): _NOTHING_HELD,
-    (Phase.PLANNED, Trigger.FAILED): _NOTHING_HELD,
     (Phase.PLANNED, Trigger.CANCEL): _NOTHING_HELD,
     (Phase.RESERVED, Trigger.SUBMITTED): (Phase.COPYING, ()),
-    (Phase.RESERVED, Trigger.FAILED): _BACK,
     (Phase.RESERVED, Trigger.CANCEL): _BACK,
     (Phase.COPYING, Trigger.COMPLETED): (Phase.COPIED, ()),
     (Phase.COPYING, Trigger.FAILED): _BACK,
@@ -73,15 +71,12 @@ TABLE: dict[tuple[Phase, Trigger], tuple[Phase, tuple[Act, ...]]] = {
     (Phase.CANCELLING, Trigger.CANCEL): (Phase.CANCELLING, ()),
     (Phase.COPIED, Trigger.FOUND_CURRENT): (Phase.VERIFIED, ()),
     (Phase.COPIED, Trigger.FOUND_STALE): _BACK,
-    (Phase.COPIED, Trigger.FAILED): _BACK,
     (Phase.COPIED, Trigger.CANCEL): _BACK,
     (Phase.VERIFIED, Trigger.PUBLISH): (Phase.PUBLISHED, (Act.SHOW_DESTINATION,)),
     (Phase.VERIFIED, Trigger.FOUND_STALE): _BACK,
-    (Phase.VERIFIED, Trigger.FAILED): _BACK,
     (Phase.VERIFIED, Trigger.CANCEL): _BACK,
     (Phase.PUBLISHED, Trigger.RELEASE): (Phase.MOVED, (Act.UNPIN, Act.FREE_SOURCE)),
     (Phase.PUBLISHED, Trigger.KEEP): (Phase.KEPT, (Act.UNPIN, Act.FREE_STALE)),
-    # Visibility has moved, so a failure or a cancel comes too late to take it back; the source is a valid copy.
-    (Phase.PUBLISHED, Trigger.FAILED): (Phase.KEPT, (Act.UNPIN, Act.FREE_STALE)),
+    # Visibility has moved, so a cancel comes too late to take it back.
     (Phase.PUBLISHED, Trigger.CANCEL): (Phase.PUBLISHED, ()),
 }

@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol, TypeAlias
 
+from kvcrucible.contract.snapshot import Tier
 from kvcrucible.engine.host.slots import HostSlot
 from kvcrucible.engine.pool import Lease
-
-
-class Tier(StrEnum):
-    """Where a replica lives."""
-
-    DEVICE = "device"
-    HOST = "host"
-
-    @property
-    def other(self) -> Tier:
-        """The tier at the other end of a transfer."""
-        return Tier.HOST if self is Tier.DEVICE else Tier.DEVICE
-
 
 Place: TypeAlias = Lease | HostSlot
 """What a replica occupies: a lease on the device, a slot on the host."""

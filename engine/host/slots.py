@@ -27,27 +27,16 @@ class HostSlot:
 class HostSlots:
     """The slots of an arena; ``page_bytes`` are the bytes of a page group in each pool.
 
-    Every method either takes full effect or raises and changes nothing.
+    ``changed`` collects the serials of extents that a call took, gave back or shortened, until whoever watches clears
+    it.  Every method either takes full effect or raises and changes nothing.
     """
 
     def __init__(self, arena: HostArena, page_bytes: Sequence[int]) -> None:
         self.arena = arena
         self.page_bytes = tuple(page_bytes)
+        self.changed: set[int] = set()
         #: Live slots of each extent, by its serial.
         self._live: dict[int, set[HostSlot]] = {}
-
-    @property
-    def idle_bytes(self) -> int:
-        """Bytes of ended slots in extents that live on; linear in the extents."""
-        return sum(
-            self.page_bytes[slot.pool] * (slot.slots - len(live))
-            for live in self._live.values()
-            for slot in [next(iter(live))]
-        )
-
-    def fits(self, pages: Sequence[int]) -> bool:
-        """Tell whether ``reserve`` would succeed for so many pages of each pool; changes nothing."""
-        return self.arena.fits(self._sizes(pages))
 
     def reserve(self, pages: Sequence[int]) -> list[list[HostSlot]]:
         """Return slots for ``pages[pool]`` pages of each pool, in logical order; raises ``HostGeometry``.
@@ -63,6 +52,7 @@ class HostSlots:
             extent = next(extents)
             slots = [HostSlot(extent, pool, slot, count) for slot in range(count)]
             self._live[extent.serial] = set(slots)
+            self.changed.add(extent.serial)
             given.append(slots)
         return given
 
@@ -77,9 +67,18 @@ class HostSlots:
         for slot in slots:
             live = self._live[slot.extent.serial]
             live.remove(slot)
+            self.changed.add(slot.extent.serial)
             if not live:
                 self.arena.release(slot.extent)
                 del self._live[slot.extent.serial]
+
+    def extents(self) -> tuple[int, ...]:
+        """Return the serials of the extents that have not ended."""
+        return tuple(self._live)
+
+    def of(self, serial: int) -> tuple[HostSlot, ...]:
+        """Return the slots of one extent that have not ended, by place; none where the extent has."""
+        return tuple(sorted(self._live.get(serial, ()), key=lambda slot: slot.slot))
 
     def live(self) -> tuple[HostSlot, ...]:
         """Return the slots that have not ended, by place."""

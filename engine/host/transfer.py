@@ -7,7 +7,7 @@ Life cycle of a transfer, and who holds what in each phase:
 3. *copying*: effects are queued that read the source and write the destination; nothing may move until their
    event is done.  A cancel only marks it (*cancelling*).
 4. *copied*: the event is done without a failure; the bytes are those of the epoch noted at the start.
-5. *verified*: epoch and coverage are still the page's own.
+5. *verified*: epoch and coverage are still the page's own, and no active sequence has taken it up.
 6. *published*: the destination is visible, the source is a hidden clean copy; both are still pinned.
 7. *moved*: the source has been freed.  Or *kept*: it stays as a clean copy.
 8. *abandoned*: the source is visible as before, the destination is free.  From any phase before *published*.
@@ -25,9 +25,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kvcrucible.contract.errors import BadArgument, Refusal, WrongState
+from kvcrucible.contract.snapshot import Tier
 from kvcrucible.engine.host.phases import TABLE, Act, Phase, Trigger
-from kvcrucible.engine.host.replicas import Place, Replica, ReplicatedPage, Tier, is_valid
-from kvcrucible.engine.streams.interface import Completion, EffectFailed
+from kvcrucible.engine.host.replicas import Place, Replica, ReplicatedPage, is_valid
+from kvcrucible.engine.streams.interface import Completion
+
+#: What labels of copies between the tiers begin with; the transfer's number follows.
+COPY_LABEL = "transfer "
+
+
+def copy_label(number: int) -> str:
+    """Return the label that every copy of transfer ``number`` carries in its stream."""
+    return f"{COPY_LABEL}{number}"
 
 
 class TransferPort(Protocol):
@@ -39,20 +48,28 @@ class TransferPort(Protocol):
         Raises a ``Refusal`` (``HostGeometry``, ``DeviceCapacity``) and then holds nothing.
         """
 
-    def copy(self, source: Tier, copies: Sequence[tuple[ReplicatedPage, Place, Place]]) -> Completion:
-        """Queue the copy of whole pages from the first place to the second; return the event behind all of them.
+    def copy(
+        self, number: int, source: Tier, copies: Sequence[tuple[ReplicatedPage, Place, Place]]
+    ) -> Completion:
+        """Queue transfer ``number``'s copy of whole pages from the first place to the second; return what tells that
+        all of them are over.
 
-        The copies wait for every effect queued so far that writes the source or touches the destination.  Raises
-        ``EffectFailed`` where nothing was queued.
+        The copies wait for every effect queued so far that writes the source or touches the destination.  What cannot
+        be queued is a failure of the completion, which is done once whatever was queued is over.
         """
 
-    def free(self, tier: Tier, places: Sequence[Place]) -> None:
-        """Take places back that nobody shows or pins; behind their fence where readers may still be under way."""
+    def in_use(self, pages: Sequence[ReplicatedPage]) -> bool:
+        """Tell whether an active sequence holds one of the pages."""
+
+    def free(self, tier: Tier, ends: Sequence[tuple[ReplicatedPage, Place]]) -> None:
+        """Take back places of pages that nobody shows or pins; behind their fence where units may still touch them."""
 
 
 @dataclass(slots=True)
-class _Copy:
-    """One page of a transfer: both ends, and whether the destination is the transfer's own to free."""
+class Move:
+    """One page of a transfer: both ends, whether the destination is the transfer's own to free, and whether the page
+    has ended meanwhile.
+    """
 
     page: ReplicatedPage
     source: Replica
@@ -61,27 +78,19 @@ class _Copy:
     dropped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TransferResult:
-    """How a transfer ended: where each page that lives on is visible, and which places it gave back, in order."""
-
-    phase: Phase
-    visible: dict[int, Tier]
-    freed: tuple[tuple[Tier, Place], ...]
-    failure: str | None
-
-
 class Transfer:
-    """Moves ``pages`` from ``source`` to the other tier, all of them or none.
+    """Transfer ``number``: moves ``pages`` from ``source`` to the other tier, all of them or none.
 
     Nothing has happened before :meth:`start`.  Raises ``BadArgument`` where no page or one page twice is named,
     ``WrongState`` where a page is not visible in ``source``, is in another transfer, or a copy of it is stale.
     ``keep_source`` leaves the source as a clean copy.  The transfer owns the destination until it is published.
+    ``failure`` says why a copy did not succeed, None where none failed.
     """
 
     def __init__(
         self,
         port: TransferPort,
+        number: int,
         source: Tier,
         pages: Sequence[ReplicatedPage],
         *,
@@ -92,12 +101,12 @@ class Transfer:
             raise BadArgument(asked, "no page, or one page twice", "name each page once")
         for page in pages:
             _require_movable(page, source, asked)
-        self.source, self.keep_source, self.phase = source, keep_source, Phase.PLANNED
+        self.number, self.source, self.keep_source = number, source, keep_source
+        self.phase = Phase.PLANNED
         self.failure: str | None = None
         self._port = port
         self._event: Completion | None = None
-        self._freed: list[tuple[Tier, Place]] = []
-        self._copies = [_Copy(page, page.replicas.get(source)) for page in pages]
+        self.moves = [Move(page, page.replicas.get(source)) for page in pages]
 
     @property
     def destination(self) -> Tier:
@@ -107,27 +116,12 @@ class Transfer:
     @property
     def pages(self) -> tuple[ReplicatedPage, ...]:
         """The pages that live on."""
-        return tuple(copy.page for copy in self._copies if not copy.dropped)
-
-    @property
-    def held(self) -> tuple[tuple[int, Replica, Replica | None], ...]:
-        """(page, source, destination) of every page, dropped ones too; for snapshots."""
-        return tuple((copy.page.page, copy.source, copy.destination) for copy in self._copies)
-
-    @property
-    def result(self) -> TransferResult:
-        """How it ended; the transfer is over."""
-        assert self.phase.is_final, f"the transfer is {self.phase.value}"
-        visible = {page.page: page.replicas.visible for page in self.pages}
-        return TransferResult(self.phase, visible, tuple(self._freed), self.failure)
+        return tuple(move.page for move in self.moves if not move.dropped)
 
     # -- what the engine calls -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Reserve the destination and queue the copies.  Raises the port's refusal; then nothing has changed.
-
-        Where the copies cannot be queued, the transfer is abandoned and says so in ``result``.
-        """
+        """Reserve the destination and queue the copies.  Raises the port's refusal; then nothing has changed."""
         self._require(Phase.PLANNED)
         self.step()
         self.step()
@@ -165,22 +159,13 @@ class Transfer:
         """
         self._fire(Trigger.CANCEL)
 
-    def fail(self, reason: str) -> None:
-        """Stop because something of the engine's own failed; while copies are under way, as :meth:`cancel`.
-
-        Raises ``WrongState`` where the transfer is over.
-        """
-        in_flight = self.phase in (Phase.COPYING, Phase.CANCELLING)
-        self._fire(Trigger.CANCEL if in_flight else Trigger.FAILED)
-        self.failure = self.failure or reason
-
     def drop(self, page: int) -> None:
         """Learn that the last reference to ``page`` is gone; both its ends are freed when the transfer is over.
 
         Where the transfer has not started, they are freed at once.  A transfer without pages is cancelled.  Raises
         ``WrongState`` where it is over or does not have the page.
         """
-        found = [copy for copy in self._copies if copy.page.page == page and not copy.dropped]
+        found = [move for move in self.moves if move.page.page == page and not move.dropped]
         if self.phase.is_final or not found:
             raise WrongState(
                 f"drop page {page} from a transfer", f"it is {self.phase.value}", "free the page yourself"
@@ -188,7 +173,7 @@ class Transfer:
         found[0].dropped = True
         if self.phase is Phase.PLANNED:
             self._end_dropped()
-            self._copies.remove(found[0])
+            self.moves.remove(found[0])
         if not self.pages:
             self._fire(Trigger.CANCEL)
 
@@ -197,33 +182,27 @@ class Transfer:
     def _reserve(self) -> None:
         try:
             # Once more, and only now looked at: between planning and starting the engine may have acted.
-            for copy in self._copies:
-                _require_movable(copy.page, self.source, "start a transfer")
-            fresh = [copy for copy in self._copies if copy.page.replicas.hidden is None]
-            places = self._port.reserve(self.destination, [copy.page for copy in fresh]) if fresh else ()
-        except Refusal as refusal:
-            self.failure = str(refusal)
+            for move in self.moves:
+                _require_movable(move.page, self.source, "start a transfer")
+            fresh = [move for move in self.moves if move.page.replicas.hidden is None]
+            places = self._port.reserve(self.destination, [move.page for move in fresh]) if fresh else ()
+        except Refusal:
             self._fire(Trigger.REFUSED)
             raise
-        for copy in self._copies:
-            copy.source, copy.destination = copy.page.replicas.shown, copy.page.replicas.hidden
-            copy.fresh = copy.destination is None
-        for copy, place in zip(fresh, places, strict=True):
-            copy.destination = Replica(place, copy.source.epoch, copy.source.coverage)
+        for move in self.moves:
+            move.source, move.destination = move.page.replicas.shown, move.page.replicas.hidden
+            move.fresh = move.destination is None
+        for move, place in zip(fresh, places, strict=True):
+            move.destination = Replica(place, move.source.epoch, move.source.coverage)
         self._fire(Trigger.GRANTED)
 
     def _submit(self) -> None:
         copies = [
-            (copy.page, copy.source.place, copy.destination.place)
-            for copy in self._copies
-            if copy.fresh and copy.destination is not None
+            (move.page, move.source.place, move.destination.place)
+            for move in self.moves
+            if move.fresh and move.destination is not None
         ]
-        try:
-            self._event = self._port.copy(self.source, copies) if copies else None
-        except EffectFailed as failure:
-            self.failure = str(failure)
-            self._fire(Trigger.FAILED)
-            return
+        self._event = self._port.copy(self.number, self.source, copies) if copies else None
         self._fire(Trigger.SUBMITTED)
 
     def _await(self) -> bool:
@@ -231,25 +210,25 @@ class Transfer:
             return False
         failure = None if self._event is None else self._event.failure
         if failure is not None:
-            self.failure = self.failure or str(failure)
+            self.failure = str(failure)
         self._fire(Trigger.COMPLETED if failure is None else Trigger.FAILED)
         return True
 
     def _is_current(self) -> bool:
-        return all(
-            copy.destination is not None
-            and copy.page.replicas.visible is self.source
-            and is_valid(copy.page, copy.destination)
-            for copy in self._copies
-            if not copy.dropped
+        return not self._port.in_use(self.pages) and all(
+            move.destination is not None
+            and move.page.replicas.visible is self.source
+            and is_valid(move.page, move.destination)
+            for move in self.moves
+            if not move.dropped
         )
 
     def _fire(self, trigger: Trigger) -> None:
         if (self.phase, trigger) not in TABLE:
             raise WrongState(
-                f"{trigger.value} a transfer of {len(self._copies)} pages",
+                f"{trigger.value} transfer {self.number}, of {len(self.moves)} pages",
                 f"it is {self.phase.value}",
-                "ask for its result" if self.phase.is_final else "let it progress",
+                "drop the handle" if self.phase.is_final else "let it progress",
             )
         self.phase, acts = TABLE[self.phase, trigger]
         for act in acts:
@@ -268,58 +247,60 @@ class Transfer:
             case Act.FREE_SOURCE:
                 self._give_back(
                     self.source,
-                    [copy.page.replicas.detach(self.source) for copy in self._copies if not copy.dropped],
+                    [
+                        (move.page, move.page.replicas.detach(self.source))
+                        for move in self.moves
+                        if not move.dropped
+                    ],
                 )
             case Act.FREE_DESTINATION:
                 self._give_back(
                     self.destination,
                     [
-                        copy.destination
-                        for copy in self._copies
-                        if copy.fresh and copy.destination is not None
+                        (move.page, move.destination)
+                        for move in self.moves
+                        if move.fresh and move.destination is not None
                     ],
                 )
             case Act.FREE_STALE:
                 self._free_stale()
 
     def _pin(self, by: int) -> None:
-        for copy in self._copies:
-            for end in (copy.source, copy.destination):
+        for move in self.moves:
+            for end in (move.source, move.destination):
                 assert end is not None
                 end.pins += by
                 assert end.pins >= 0
 
     def _show_destination(self) -> None:
-        for copy in self._copies:
-            if not copy.dropped:
-                assert copy.destination is not None
-                if copy.fresh:
-                    copy.page.replicas.attach(self.destination, copy.destination)
-                copy.page.replicas.visible = self.destination
+        for move in self.moves:
+            if not move.dropped:
+                assert move.destination is not None
+                if move.fresh:
+                    move.page.replicas.attach(self.destination, move.destination)
+                move.page.replicas.visible = self.destination
 
     def _free_stale(self) -> None:
         for page in self.pages:
             hidden = page.replicas.hidden
             if hidden is not None and not is_valid(page, hidden):
                 tier = page.replicas.visible.other
-                self._give_back(tier, [page.replicas.detach(tier)])
+                self._give_back(tier, [(page, page.replicas.detach(tier))])
 
     def _end_dropped(self) -> None:
         """Free what is left of the pages that ended meanwhile."""
-        for copy in self._copies:
-            if copy.dropped:
-                for tier, replica in copy.page.replicas.end():
-                    self._give_back(tier, [replica])
+        for move in self.moves:
+            if move.dropped:
+                for tier, replica in move.page.replicas.end():
+                    self._give_back(tier, [(move.page, replica)])
                 # Dropped before the others were published: never attached, and not given back with theirs.
-                reserved = copy.destination if copy.fresh and self.phase is not Phase.ABANDONED else None
-                if reserved is not None and copy.page.replicas.at(self.destination) is not reserved:
-                    self._give_back(self.destination, [reserved])
+                reserved = move.destination if move.fresh and self.phase is not Phase.ABANDONED else None
+                if reserved is not None and move.page.replicas.at(self.destination) is not reserved:
+                    self._give_back(self.destination, [(move.page, reserved)])
 
-    def _give_back(self, tier: Tier, replicas: Sequence[Replica]) -> None:
-        if replicas:
-            places = [replica.place for replica in replicas]
-            self._port.free(tier, places)
-            self._freed.extend((tier, place) for place in places)
+    def _give_back(self, tier: Tier, ends: Sequence[tuple[ReplicatedPage, Replica]]) -> None:
+        if ends:
+            self._port.free(tier, [(page, replica.place) for page, replica in ends])
 
     def _require(self, phase: Phase) -> None:
         if self.phase is not phase:

@@ -1,44 +1,26 @@
 """The operators, with their validation and dispatch: every check is made here, once, before a back-end runs.
 
 A refused call (``BadArgument``) has read and written no payload.  Back-ends trust their arguments, do not
-import one another, and agree within the error budget of ``reference/attention.py``; appends agree to the bit.
+import one another, and agree within the error budget of ``reference/attention.py``; appends and copies agree to the
+bit (in planes of numbers a NaN stays a NaN, whatever its payload).
+
+``backend`` names one for the call (``backends.BACKENDS``); None is the view's own, or the best that works here.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from kvcrucible.contract.errors import BadArgument
-from kvcrucible.engine.kernels import torch_backend
+from kvcrucible.engine.host.packing import CopyRun, PackedLayout
+from kvcrucible.engine.kernels.backends import Backend, choose
 from kvcrucible.engine.kernels.batch import check_mapped, check_same_count, check_tensor, slots
+from kvcrucible.engine.kernels.blocks import PageCopy, check_copies, plane_sections
 from kvcrucible.engine.kernels.view import LayerView
-
-
-class Backend(Protocol):
-    """What a back-end module provides; arguments have been validated."""
-
-    def append(self, view: LayerView, slots: Tensor, k: Tensor, v: Tensor) -> None:
-        """Write line ``i`` of ``k`` and ``v`` to slot ``slots[i]``, page · P + offset; all differ."""
-
-    def paged_attention(
-        self,
-        q: Tensor,
-        view: LayerView,
-        rows: Sequence[int],
-        query_lengths: Sequence[int],
-        context_lengths: Sequence[int],
-        scale: float,
-        causal: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """Return outputs and log-sum-exps."""
-
-
-BACKENDS: dict[str, Backend] = {"torch": torch_backend}
 
 
 @torch.no_grad()
@@ -50,7 +32,7 @@ def append(
     k: Tensor,
     v: Tensor,
     *,
-    backend: str = "torch",
+    backend: str | None = None,
 ) -> None:
     """Write new keys and values into the pages that the block table names (DESIGN 4.11); mutates the planes.
 
@@ -62,6 +44,7 @@ def append(
     Raises ``BadArgument``, with nothing written, where shapes differ, a position is not mapped, or two tokens
     of the batch would land in one slot.
     """
+    chosen = _for_view(backend, view)
     check_same_count(rows=rows, start_positions=start_positions, lengths=lengths)
     shape = (sum(lengths), view.kv_heads, view.head_dim)
     check_tensor("k", k, shape, view)
@@ -70,7 +53,7 @@ def append(
         check_mapped(view, row, start, start + length)
     targets = slots(view, rows, start_positions, lengths)
     _check_distinct(targets)
-    _backend(backend).append(view, targets, k, v)
+    chosen.append(view, targets, k, v)
 
 
 @torch.no_grad()
@@ -83,7 +66,7 @@ def paged_attention(
     *,
     scale: float | None = None,
     causal: bool = True,
-    backend: str = "torch",
+    backend: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Attention of a ragged batch over paged keys and values (DESIGN 4.11); mutates nothing.
 
@@ -116,6 +99,7 @@ def paged_attention(
     Raises ``BadArgument`` where shapes differ, a context position is not mapped, or with ``causal`` a context
     is shorter than its queries but not 0.
     """
+    chosen = _for_view(backend, view)
     check_same_count(rows=rows, query_lengths=query_lengths, context_lengths=context_lengths)
     check_tensor("q", q, (sum(query_lengths), None, view.head_dim), view)
     if q.shape[1] == 0 or q.shape[1] % view.kv_heads:
@@ -135,15 +119,63 @@ def paged_attention(
             )
         check_mapped(view, row, 0, context)
     used_scale = 1.0 / math.sqrt(view.head_dim) if scale is None else scale
-    return _backend(backend).paged_attention(
-        q, view, rows, query_lengths, context_lengths, used_scale, causal
-    )
+    return chosen.paged_attention(q, view, rows, query_lengths, context_lengths, used_scale, causal)
 
 
-def _backend(name: str) -> Backend:
-    if name not in BACKENDS:
-        raise BadArgument(f"kernel back-end {name!r}", f"{', '.join(BACKENDS)} here", "choose one of these")
-    return BACKENDS[name]
+@torch.no_grad()
+def copy_columns(planes: Sequence[Tensor], copies: Sequence[PageCopy], *, backend: str | None = None) -> None:
+    """Copy the first columns of pages to other pages, in every plane of a pool (DESIGN 4.5); mutates ``planes``.
+
+    ``planes``: ``[page, head, offset, stored]`` each, as ``TorchStorage.planes`` returns them.  Columns at and beyond
+    ``copies[i].columns`` of a destination keep their bytes.  Raises ``BadArgument``, with nothing written, for a page
+    or a column that is not there, or a page that is written twice, or read and written.
+    """
+    if not planes or not copies:
+        return
+    chosen = choose(backend, planes)
+    check_copies(planes, copies)
+    chosen.copy_columns(planes, copies)
+
+
+@torch.no_grad()
+def pack(
+    extent: Tensor,
+    layout: PackedLayout,
+    planes: Sequence[Tensor],
+    runs: Sequence[CopyRun],
+    *,
+    backend: str | None = None,
+) -> None:
+    """Copy pages into the Host layout (DESIGN 4.4), one copy for each run and row of a section; mutates ``extent``.
+
+    ``extent``: uint8 ``[layout.size_bytes]`` in main memory; no other byte of it changes.  ``planes``: every plane of
+    the pool in the order of the layout's sections, ``[page, head, offset, stored]`` each, strided where head-major.
+    ``runs``: pages that follow one another on both sides (``packing.coalesce``).  Between a device and pinned memory
+    the copies may still run when the call returns; they are in the order of the device's current stream.
+
+    Raises ``BadArgument``, with nothing written, where planes or extent do not match the layout, or a run lies outside
+    either side or overlaps another.
+    """
+    chosen = choose(backend, planes)
+    chosen.pack(plane_sections(extent, layout, planes, runs), runs)
+
+
+@torch.no_grad()
+def unpack(
+    extent: Tensor,
+    layout: PackedLayout,
+    planes: Sequence[Tensor],
+    runs: Sequence[CopyRun],
+    *,
+    backend: str | None = None,
+) -> None:
+    """Copy pages back from the Host layout, whole pages; :func:`pack` the other way; mutates ``planes``."""
+    chosen = choose(backend, planes)
+    chosen.unpack(plane_sections(extent, layout, planes, runs), runs)
+
+
+def _for_view(backend: str | None, view: LayerView) -> Backend:
+    return choose(backend or view.backend, (*view.key.tensors(), *view.value.tensors()), view.block_tables)
 
 
 def _check_distinct(targets: Tensor) -> None:

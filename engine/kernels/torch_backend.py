@@ -10,13 +10,20 @@ orders, give the same bits.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from kvcrucible.engine.host.packing import CopyRun
 from kvcrucible.engine.kernels.batch import offsets, pages_needed
+from kvcrucible.engine.kernels.blocks import PageCopy, PlaneSection
 from kvcrucible.engine.kernels.view import LayerView, SideView
+
+
+def why_not(planes: Sequence[Tensor], block_tables: Tensor | None) -> str | None:
+    """Return None: it runs on whatever tensors torch runs on."""
+    return None
 
 
 def append(view: LayerView, slots: Tensor, k: Tensor, v: Tensor) -> None:
@@ -57,6 +64,35 @@ def paged_attention(
             q[lines], view, [rows[entry] for entry in entries], contexts, scale, causal
         )
     return out, lse
+
+
+def copy_columns(planes: Sequence[Tensor], copies: Sequence[PageCopy]) -> None:
+    """Copy columns from page to page; see ``api.copy_columns``."""
+    for plane in planes:
+        for copy in copies:
+            plane[copy.destination, :, : copy.columns].copy_(plane[copy.source, :, : copy.columns])
+
+
+def pack(sections: Sequence[PlaneSection], runs: Sequence[CopyRun]) -> None:
+    """Copy runs of pages to the host; see ``api.pack``."""
+    for host, device in _run_bytes(sections, runs):
+        host.copy_(device, non_blocking=True)
+
+
+def unpack(sections: Sequence[PlaneSection], runs: Sequence[CopyRun]) -> None:
+    """Copy runs of pages from the host; see ``api.unpack``."""
+    for host, device in _run_bytes(sections, runs):
+        device.copy_(host, non_blocking=True)
+
+
+def _run_bytes(sections: Sequence[PlaneSection], runs: Sequence[CopyRun]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the bytes of each run in each section: on the host, on the device."""
+    for section in sections:
+        for run in runs:
+            yield (
+                section.host[:, run.slot : run.slot + run.pages],
+                section.device[:, run.device_page : run.device_page + run.pages],
+            )
 
 
 def _attend(

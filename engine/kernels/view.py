@@ -52,12 +52,13 @@ class LayerView:
     ``key``, ``value``: the two sides; they may be stored in different formats, but share pages, heads and D.
     ``block_tables``: ``[row, logical_block]``, int32, −1 where nothing is mapped.  The tensors are the
     storage's own: what is appended through the view is visible in the storage at once, and the view must not
-    outlive it.
+    outlive it.  ``backend``: the kernels that the owner asked for, by name; None is the best that works.
     """
 
     key: SideView
     value: SideView
     block_tables: Tensor
+    backend: str | None = None
 
     @property
     def device(self) -> torch.device:

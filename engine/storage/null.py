@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from kvcrucible.contract.config import EngineConfig
+from kvcrucible.contract.config import EngineConfig, HostSpec, PoolSpec
 from kvcrucible.contract.errors import BadArgument
-from kvcrucible.engine.storage.interface import Storage
+from kvcrucible.engine.host.packing import CopyRun, PackedLayout
+from kvcrucible.engine.storage.interface import HostMemory, Storage, StoredPlanes
 
 
 class NullStorage:
@@ -23,6 +25,14 @@ class NullStorage:
         self.table_writes = 0
         self.table_clears = 0
 
+    def stored(self) -> StoredPlanes | None:
+        """None: it has no planes."""
+        return None
+
+    def planes(self) -> Sequence[Any]:
+        """Return no plane."""
+        return ()
+
     def copy_columns(self, pool: int, source_page: int, destination_page: int, columns: int) -> None:
         """Count one copy of ``columns`` columns."""
         self.copies += 1
@@ -37,10 +47,28 @@ class NullStorage:
         self.table_clears += count
 
 
+class NullHostMemory:
+    """``capacity_bytes`` that hold nothing; copies do nothing."""
+
+    __slots__ = ("capacity_bytes",)
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self.capacity_bytes = capacity_bytes
+
+    def pack(self, layout: PackedLayout, offset: int, planes: Sequence[Any], runs: Sequence[CopyRun]) -> None:
+        """Do nothing."""
+
+    def unpack(
+        self, layout: PackedLayout, offset: int, planes: Sequence[Any], runs: Sequence[CopyRun]
+    ) -> None:
+        """Do nothing."""
+
+
 def per_pool(config: EngineConfig, storage: Storage | Sequence[Storage] | None) -> list[Storage]:
     """Return one storage for each pool: what was given, or storages that store nothing where that is None.
 
-    Raises ``BadArgument`` where the number of storages is not that of the pools.
+    Raises ``BadArgument`` where the number of storages is not that of the pools, or where a storage's planes are not
+    what its pool declares.
     """
     if storage is None:
         return [NullStorage() for _ in config.pools]
@@ -49,4 +77,42 @@ def per_pool(config: EngineConfig, storage: Storage | Sequence[Storage] | None) 
         raise BadArgument(
             f"an engine with {len(config.pools)} pools", f"{len(storages)} storages", "give one for each pool"
         )
+    for spec, one in zip(config.pools, storages, strict=True):
+        _require_agreement(spec, one.stored())
     return storages
+
+
+def host_memory_of(spec: HostSpec, memory: HostMemory | None) -> HostMemory:
+    """Return the memory behind the arena: what was given, or one that stores nothing where that is None.
+
+    Raises ``BadArgument`` where it has fewer bytes than the arena.
+    """
+    if memory is None:
+        return NullHostMemory(spec.capacity_bytes)
+    if memory.capacity_bytes < spec.capacity_bytes:
+        raise BadArgument(
+            f"a host arena of {spec.capacity_bytes} bytes",
+            f"host memory of {memory.capacity_bytes}",
+            "allocate at least as much as the arena gives out",
+        )
+    return memory
+
+
+def _require_agreement(spec: PoolSpec, stored: StoredPlanes | None) -> None:
+    if stored is None or not spec.planes:
+        return
+    declared = [StoredPlanes(p.profile, p.geometry, p.page_size, p.order) for p in spec.planes]
+    if declared != [stored]:
+        raise BadArgument(
+            f"pool {spec.name} with planes {', '.join(map(_words, declared))}",
+            f"its storage holds {_words(stored)}",
+            "declare what the storage holds, or give a storage of the declared planes",
+        )
+
+
+def _words(planes: StoredPlanes) -> str:
+    shape = planes.geometry
+    return (
+        f"{planes.profile.name} {shape.layers} x {shape.kv_heads} x {shape.head_dim} "
+        f"in pages of {planes.page_size}, {planes.order.value}"
+    )

@@ -15,9 +15,11 @@ from torch import Tensor
 from kvcrucible.contract.errors import BadArgument
 from kvcrucible.contract.profiles import Geometry, PlaneOrder, Side, StorageProfile, check_page_size
 from kvcrucible.engine.kernels import api
+from kvcrucible.engine.kernels.backends import check_name
 from kvcrucible.engine.kernels.batch import check_mapped, slots
+from kvcrucible.engine.kernels.blocks import PageCopy
 from kvcrucible.engine.kernels.view import LayerView
-from kvcrucible.engine.storage.interface import HOLE
+from kvcrucible.engine.storage.interface import HOLE, StoredPlanes
 from kvcrucible.engine.storage.planes import allocate_side
 
 
@@ -27,9 +29,10 @@ class TorchStorage:
     Planes are zeroed at the start, one for each layer and plane of the profile, and seen as ``[capacity_pages,
     kv_heads, page_size, stored]`` whatever their ``order`` in memory; ``stored`` is D numbers or codes, D / 2
     bytes of packed codes, or D / group scales (``kernels.view.SideView``).  ``block_tables`` is ``[max_rows,
-    max_blocks_per_row]``, int32, all holes at the start.  The object owns both; drop it to free them.  Raises
-    ``BadArgument`` for counts below 1, a page size that is no power of two, a profile that torch planes cannot
-    hold, or one whose groups do not divide D.
+    max_blocks_per_row]``, int32, all holes at the start.  The object owns both; drop it to free them.  ``backend``
+    names the kernels that work on it (``kernels.backends``), here and through its views; None is the best that works.
+    Raises ``BadArgument`` for counts below 1, a page size that is no power of two, a profile that torch planes cannot
+    hold, one whose groups do not divide D, or an unknown back-end.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class TorchStorage:
         *,
         pool: int = 0,
         order: PlaneOrder = PlaneOrder.PAGE_MAJOR,
+        backend: str | None = None,
     ) -> None:
         check_page_size(page_size)
         _check_at_least("capacity_pages", capacity_pages, 1)
@@ -52,7 +56,9 @@ class TorchStorage:
         self.profile, self.geometry, self.pool = profile, geometry, pool
         self.capacity_pages, self.page_size = capacity_pages, page_size
         self.max_rows, self.max_blocks_per_row = max_rows, max_blocks_per_row
-        self.order = order
+        self.order, self.backend = order, backend
+        if backend is not None:
+            check_name(backend)
         self.block_tables = torch.full((max_rows, max_blocks_per_row), HOLE, dtype=torch.int32, device=device)
         shape = (geometry, capacity_pages, page_size, order, device)
         self._layers = [
@@ -60,6 +66,7 @@ class TorchStorage:
                 allocate_side(profile, Side.KEY, *shape),
                 allocate_side(profile, Side.VALUE, *shape),
                 self.block_tables,
+                backend,
             )
             for _ in range(geometry.layers)
         ]
@@ -68,6 +75,10 @@ class TorchStorage:
     def plane_bytes(self) -> int:
         """Bytes of all planes: ``capacity_pages`` page groups of the profile."""
         return self.capacity_pages * self.profile.bytes_per_page_group(self.geometry, self.page_size)
+
+    def stored(self) -> StoredPlanes:
+        """Return what the planes are, for comparison with what a pool declares."""
+        return StoredPlanes(self.profile, self.geometry, self.page_size, self.order)
 
     def planes(self) -> list[Tensor]:
         """Return every plane itself, not a copy: layer by layer, keys before values, codes before scales.
@@ -101,8 +112,8 @@ class TorchStorage:
         self._check_columns(0, columns)
         if source_page == destination_page:
             raise BadArgument(f"a copy of page {source_page} to itself", "one page", "name two pages")
-        for plane in self.planes():
-            plane[destination_page, :, :columns].copy_(plane[source_page, :, :columns])
+        copy = PageCopy(source_page, destination_page, columns)
+        api.copy_columns(self.planes(), [copy], backend=self.backend)
 
     def write_table(self, row: int, first_block: int, page_ids: Sequence[int]) -> None:
         """Map blocks from ``first_block`` on to ``page_ids``; ``BadArgument`` outside matrix or planes."""

@@ -6,7 +6,7 @@ calls a storage directly.
 
 from __future__ import annotations
 
-from kvcrucible.engine.streams.fences import Fence, RetireQueue, TouchLog
+from kvcrucible.engine.streams.fences import UnitFences
 from kvcrucible.engine.streams.immediate import ImmediateDevice
 from kvcrucible.engine.streams.interface import (
     Completion,
@@ -18,7 +18,6 @@ from kvcrucible.engine.streams.interface import (
     Stream,
 )
 from kvcrucible.engine.streams.simulated import SimulatedDevice
-from kvcrucible.engine.streams.single import ImmediateStream, SimulatedStream
 
 __all__ = [
     "Completion",
@@ -27,12 +26,8 @@ __all__ = [
     "Effect",
     "EffectFailed",
     "Event",
-    "Fence",
     "ImmediateDevice",
-    "ImmediateStream",
-    "RetireQueue",
     "SimulatedDevice",
-    "SimulatedStream",
     "Stream",
-    "TouchLog",
+    "UnitFences",
 ]

@@ -1,92 +1,59 @@
-"""Fences: what has to be over before pages may be used for something else (DESIGN 4.3, 4.7).
+"""Units in the order in which they end, and how far the device is known to have come (DESIGN 4.7, decision 0013).
 
-A page that is discarded while a queued effect may still touch it is *retiring*: counted as leased, given to nobody.
-:class:`TouchLog` knows the last events behind which each page is quiet, :class:`RetireQueue` keeps what waits for them.
+A unit is *outstanding* from its end until the host knows that its effects have taken place.  Units complete in the
+order in which they ended, so one number says it all: the ordinal up to which every unit is complete.  A *fence* is the
+ordinal of the last unit that touched a page; 0 is no unit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections import deque
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from kvcrucible.engine.streams.interface import Event
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True)
-class Fence:
-    """A set of events; passed when all of them are done.  The empty fence is passed."""
+class _Ended:
+    """A unit whose host side has ended, and the point in the stream behind its effects."""
 
-    events: frozenset[Event] = frozenset()
-
-    @property
-    def passed(self) -> bool:
-        """Whether every event is done."""
-        return all(event.done for event in self.events)
-
-    def __or__(self, other: Fence) -> Fence:
-        """Return the fence of both."""
-        return Fence(self.events | other.events)
+    unit: int
+    event: Event
 
 
-class TouchLog:
-    """The last event on each stream behind which an id (a page, an extent) is touched no more.
+class UnitFences:
+    """Ordinals of units by their ends.  ``ended``: the last one given out; ``completed``: all up to it are complete.
 
-    Events of one stream are done in order, so that only the last of each counts.
+    What :meth:`collect` has not returned yet is remembered, complete or not.
     """
 
-    def __init__(self) -> None:
-        self._last: dict[Hashable, dict[str, Event]] = {}
-
-    def __len__(self) -> int:
-        return len(self._last)
-
-    def note(self, ids: Iterable[Hashable], stream: str, event: Event) -> None:
-        """Note that effects before ``event``, the newest of ``stream``, touch ``ids``."""
-        for one in ids:
-            self._last.setdefault(one, {})[stream] = event
-
-    def fence(self, ids: Iterable[Hashable]) -> Fence:
-        """Return the fence behind which nothing noted so far touches any of ``ids``; done events are forgotten."""
-        events: set[Event] = set()
-        for one in ids:
-            outstanding = {
-                stream: event for stream, event in self._last.get(one, {}).items() if not event.done
-            }
-            if outstanding:
-                self._last[one] = outstanding
-                events.update(outstanding.values())
-            else:
-                self._last.pop(one, None)
-        return Fence(frozenset(events))
-
-    def prune(self) -> None:
-        """Forget every event that is done; linear in the ids noted."""
-        self.fence(list(self._last))
-
-
-class RetireQueue(Generic[T]):
-    """Things that are given back once their fence has passed, and not before."""
+    __slots__ = ("_unreported", "completed", "ended")
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[Fence, T]] = []
+        self.ended = self.completed = 0
+        self._unreported: deque[_Ended] = deque()
 
-    def __len__(self) -> int:
-        return len(self._waiting)
+    def end(self, unit: int, event: Event) -> int:
+        """Note that ``unit`` ends with ``event``; return its ordinal, from 1.
 
-    def waiting(self) -> tuple[T, ...]:
-        """Return what is retiring, in the order in which it came."""
-        return tuple(item for _, item in self._waiting)
+        It is complete at once where its event is done and no earlier unit is outstanding: so with a device that runs
+        everything immediately no page ever waits.
+        """
+        self._unreported.append(_Ended(unit, event))
+        if self.completed == self.ended and event.done:
+            self.completed += 1
+        self.ended += 1
+        return self.ended
 
-    def retire(self, item: T, fence: Fence) -> None:
-        """Keep ``item`` until ``fence`` has passed; even where it has already, only ``collect`` gives back."""
-        self._waiting.append((fence, item))
+    def collect(self) -> tuple[int, ...]:
+        """Take note of the units that are done by now; return those not returned before, in the order of their ends."""
+        done: list[int] = []
+        while self._unreported and self._unreported[0].event.done:
+            done.append(self._unreported.popleft().unit)
+        self.completed = max(self.completed, self.ended - len(self._unreported))
+        return tuple(done)
 
-    def collect(self) -> list[T]:
-        """Return and forget what may be used again, in the order in which it was retired; the rest stays."""
-        ready = [fence.passed for fence, _ in self._waiting]
-        passed = [item for (_, item), is_ready in zip(self._waiting, ready, strict=True) if is_ready]
-        self._waiting = [entry for entry, is_ready in zip(self._waiting, ready, strict=True) if not is_ready]
-        return passed
+    def unit(self, ordinal: int) -> int:
+        """Return the outstanding unit with ``ordinal``."""
+        assert self.completed < ordinal <= self.ended, f"unit number {ordinal} is not outstanding"
+        return self._unreported[ordinal - (self.ended - len(self._unreported)) - 1].unit

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.operations import Operation, Outcome
-from kvcrucible.contract.snapshot import Snapshot, Touched
+from kvcrucible.contract.snapshot import PageState, Snapshot, Tier, Touched
 from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.execute import execute
+from kvcrucible.engine.host.packing import CopyRun, PackedLayout
 from kvcrucible.engine.observe import drain, snapshot
 from kvcrucible.engine.storage.interface import HOLE, Storage
-from kvcrucible.engine.streams import ImmediateStream, SimulatedStream
+from kvcrucible.engine.streams import ImmediateDevice, SimulatedDevice
+from kvcrucible.fuzz.adapters.schedules import strategy_of
+from kvcrucible.fuzz.adapters.watched import WatchedDevice
 from kvcrucible.fuzz.setting import Setting, token_hash
 
 if TYPE_CHECKING:
@@ -20,20 +23,54 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
+    from torch import Tensor
 
+    from kvcrucible.engine.storage.host_memory import TorchHostMemory
     from kvcrucible.engine.storage.torch_storage import TorchStorage
     from kvcrucible.fuzz.content import Rows
+
+#: Names of the engine's streams: one for everything but copies between the tiers, which have their own.
+COMPUTE_STREAM, COPY_STREAM = "compute", "copy"
+
+#: What ended host extents are filled with: as NaN patterns in every format, or as large finite numbers.
+HOST_POISON = {"nan": 0xFF, "huge": 0x7B}
+
+
+class _CountingEngine(Engine):
+    """The engine as it is; counts the columns that it copies pool by pool."""
+
+    def copy_columns(self, pool: int, source_page: int, destination_page: int, columns: int) -> None:
+        """Queue a copy."""
+        before = self.work.columns_copied
+        super().copy_columns(pool, source_page, destination_page, columns)
+        self.copied_in[pool] += self.work.columns_copied - before
+
+    @cached_property
+    def copied_in(self) -> list[int]:
+        """Columns copied in each pool so far."""
+        return [0] * len(self.pools)
 
 
 class PagedAdapter:
     """The paged engine at ledger depth."""
 
-    def __init__(self, setting: Setting, storages: Sequence[Storage] | None = None) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        storages: Sequence[Storage] | None = None,
+        host_memory: TorchHostMemory | None = None,
+    ) -> None:
         self.capabilities = Capabilities("paged", payload=False, raw_write=False)
-        self.stream: ImmediateStream | SimulatedStream = (
-            SimulatedStream() if setting.lagging else ImmediateStream()
+        self._simulated = (
+            SimulatedDevice(strategy_of(setting.schedule, setting.schedule_seed, COMPUTE_STREAM, COPY_STREAM))
+            if setting.lagging
+            else None
         )
-        self.engine = Engine(setting.engine_config(), storages, self.stream, token_hash(setting.hash_bits))
+        self.device = WatchedDevice(self._simulated or ImmediateDevice(), setting.fail_every)
+        config, hashing = setting.engine_config(), token_hash(setting.hash_bits)
+        self.engine = _CountingEngine(config, storages, self.device, hashing, host_memory)
+        self.stream = self.device.stream(COMPUTE_STREAM)
+        self.copy_stream = self.device.stream(COPY_STREAM)
 
     def execute(self, operation: Operation) -> Outcome:
         """Carry out one operation."""
@@ -47,32 +84,64 @@ class PagedAdapter:
         """Return what operations touched since the last call."""
         return drain(self.engine)
 
-    def effects(self) -> tuple[int, int]:
-        """Return (effects that have run, effects submitted)."""
-        pending = self.stream.pending if isinstance(self.stream, SimulatedStream) else 0
-        return self.stream.completed, self.stream.completed + pending
+    def recorded(self) -> int:
+        """Return how many events the compute stream has recorded."""
+        return len(self.stream.recorded)
 
-    def copied_columns(self) -> int:
-        """Return how many token columns page copies have moved."""
-        return self.engine.work.columns_copied
+    def done(self, event: int) -> bool:
+        """Say whether the host knows event number ``event`` of the compute stream to be done."""
+        return event < len(self.stream.recorded) and self.stream.recorded[event].event.done
+
+    def copied_columns(self) -> tuple[int, ...]:
+        """Return, per pool, how many token columns page copies have moved."""
+        return tuple(self.engine.copied_in)
+
+    def copies(self, transfer: int) -> tuple[int, int]:
+        """Return how many copies of ``transfer`` have not run, and how many have failed."""
+        return self.device.copies(transfer)
+
+    def copies_known(self, transfer: int) -> bool:
+        """Say whether the host knows all copies of ``transfer`` to be over."""
+        return self.device.copies_known(transfer)
 
     def run_effects(self, count: int) -> int:
         """Let up to ``count`` queued device effects take place; return how many did."""
-        return self.stream.run(count) if isinstance(self.stream, SimulatedStream) else 0
+        return 0 if self._simulated is None else self._simulated.run(count)
 
     def settle(self) -> None:
         """Let all device effects take place."""
-        self.stream.synchronize()
+        self.device.synchronize()
 
 
 class PagedPayloadAdapter(PagedAdapter):
-    """The paged engine over one torch storage for each pool, at payload depth."""
+    """The paged engine over one torch storage for each pool, at payload depth.
 
-    def __init__(self, setting: Setting, storages: Sequence[TorchStorage]) -> None:
-        super().__init__(setting, storages)
+    ``host_memory``: bytes of the Host tier, None on an engine without one.  ``scratch``: for each pool a storage of one
+    page of its kind, into which a page on Host is unpacked to be read.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        storages: Sequence[TorchStorage],
+        host_memory: TorchHostMemory | None = None,
+        scratch: Sequence[TorchStorage] = (),
+    ) -> None:
+        super().__init__(setting, storages, host_memory)
         self.capabilities = Capabilities("paged")
-        self.storages = storages
+        self.storages, self._scratch, self._memory = storages, scratch, host_memory
         self.layers = storages[0].geometry.layers
+        self._seen = Snapshot(())
+        if host_memory is not None:
+            assert self.engine.host is not None
+            value = HOST_POISON[setting.poison]
+            host_memory.fill(0, len(host_memory.buffer), value)
+            self.engine.host.arena.on_release = partial(self._poison_extent, host_memory, value)
+
+    def snapshot(self) -> Snapshot:
+        """Return all visible bookkeeping; rows are read by the last one."""
+        self._seen = super().snapshot()
+        return self._seen
 
     def write(self, sequence: int, start: int, layer: int, keys: Rows, values: Rows, pool: int = 0) -> None:
         """Queue the write of rows through the block table, as a model's forward pass would."""
@@ -87,10 +156,43 @@ class PagedPayloadAdapter(PagedAdapter):
         active = self.engine.sequences.get(owner)
         if active is not None:
             k, v = self.storages[pool].read_row(layer, active.row, 0, stop)
-        else:
-            pages = self.engine.cache.continuations[owner].spaces[pool].devices()
-            k, v = self.storages[pool].read_pages(layer, pages, 0, stop)
+            return k.double().numpy(), v.double().numpy()
+        pages = [self._seen.pages[page] for page in self._seen.spaces[owner, pool].pages]
+        if all(page.visible is Tier.DEVICE for page in pages):
+            k, v = self.storages[pool].read_pages(layer, [page.device for page in pages], 0, stop)
+            return k.double().numpy(), v.double().numpy()
+        return self._joined(pages, layer, stop)
+
+    def read_copy(self, page: PageState, layer: int, columns: int) -> tuple[Rows, Rows]:
+        """Return the first rows of a page's hidden replica."""
+        k, v = self._read_replica(page, page.visible.other, layer, columns)
         return k.double().numpy(), v.double().numpy()
+
+    def _joined(self, pages: Sequence[PageState], layer: int, stop: int) -> tuple[Rows, Rows]:
+        """Return the rows of pages that are visible in different tiers."""
+        import torch
+
+        size = self.storages[pages[0].pool].page_size
+        parts = [
+            self._read_replica(page, page.visible, layer, min(size, stop - block * size))
+            for block, page in enumerate(pages)
+            if block * size < stop
+        ]
+        k, v = (torch.cat(side) for side in zip(*parts, strict=True))
+        return k.double().numpy(), v.double().numpy()
+
+    def _read_replica(self, page: PageState, tier: Tier, layer: int, columns: int) -> tuple[Tensor, Tensor]:
+        if tier is Tier.DEVICE:
+            return self.storages[page.pool].read_page(layer, page.device, columns)
+        assert self._memory is not None
+        assert page.on_host is not None
+        extent, scratch = self._seen.extents[page.on_host.extent], self._scratch[page.pool]
+        layout = PackedLayout(
+            scratch.profile, scratch.geometry, scratch.page_size, scratch.order, extent.slots
+        )
+        run = CopyRun(0, page.on_host.slot, 1)
+        self._memory.unpack(layout, extent.offset, scratch.planes(), [run])
+        return scratch.read_page(layer, 0, columns)
 
     def attend(
         self, owners: Sequence[int], layer: int, queries: Rows, pool: int = 0
@@ -118,3 +220,7 @@ class PagedPayloadAdapter(PagedAdapter):
     def poison(self, page: int, first: int, stop: int, value: float, pool: int = 0) -> None:
         """Queue a raw write, in stream order like any other effect (DESIGN 4.14.14)."""
         self.stream.submit(partial(self.storages[pool].raw_write, page, first, stop, value))
+
+    def _poison_extent(self, memory: TorchHostMemory, value: int, offset: int, size: int) -> None:
+        """Queue a fill of an extent that has ended, behind the copies that may still read or write it."""
+        self.copy_stream.submit(partial(memory.fill, offset, size, value))

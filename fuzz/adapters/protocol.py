@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.operations import Operation, Outcome
-from kvcrucible.contract.snapshot import Snapshot, Touched
+from kvcrucible.contract.snapshot import PageState, Snapshot, Touched
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,7 +46,14 @@ class PayloadAdapter(EngineAdapter, Protocol):
         """
 
     def read(self, owner: int, layer: int, stop: int, pool: int = 0) -> tuple[Rows, Rows]:
-        """Return the rows ``[stop, Hkv, D]`` of an active or retained sequence; device effects have taken place."""
+        """Return the rows ``[stop, Hkv, D]`` of an active or retained sequence, each from where its page is visible;
+        device effects have taken place.
+        """
+
+    def read_copy(self, page: PageState, layer: int, columns: int) -> tuple[Rows, Rows]:
+        """Return the first ``columns`` rows ``[columns, Hkv, D]`` of a page's hidden replica; device effects have taken
+        place.  Only asked of an engine with a Host tier.
+        """
 
     def attend(
         self, owners: Sequence[int], layer: int, queries: Rows, pool: int = 0

@@ -6,19 +6,11 @@ from collections.abc import Callable
 
 from kvcrucible.contract.errors import InputError, NotRunError
 from kvcrucible.contract.extras import install_remedy
-from kvcrucible.contract.profiles import Geometry, StorageProfile, storage_profile
+from kvcrucible.contract.profiles import storage_profile
 from kvcrucible.fuzz.adapters.paged import PagedAdapter
 from kvcrucible.fuzz.adapters.protocol import EngineAdapter
+from kvcrucible.fuzz.geometry import PAYLOAD_GEOMETRY, payload_geometry
 from kvcrucible.fuzz.setting import Depth, Setting
-
-#: Payload examples use the smallest geometry in which layers, heads and dimensions can be confused with one another.
-PAYLOAD_GEOMETRY = Geometry(layers=2, kv_heads=2, head_dim=4)
-
-
-def payload_geometry(profile: StorageProfile) -> Geometry:
-    """Return the smallest such geometry that the profile's groups divide."""
-    smallest = max(PAYLOAD_GEOMETRY.head_dim, *(plane.group for plane in profile.planes))
-    return Geometry(PAYLOAD_GEOMETRY.layers, PAYLOAD_GEOMETRY.kv_heads, smallest)
 
 
 def build(setting: Setting) -> EngineAdapter:
@@ -41,20 +33,28 @@ def _paged(setting: Setting) -> EngineAdapter:
     from kvcrucible.fuzz.adapters.paged import PagedPayloadAdapter
 
     config, profile = setting.engine_config(), storage_profile(setting.profile)
-    storages = [
-        TorchStorage(
-            profile,
-            payload_geometry(profile),
-            spec.capacity_pages,
-            spec.page_size,
-            setting.max_concurrency,
-            config.blocks_per_row(pool),
-            pool=pool,
-            order=spec.order,
-        )
-        for pool, spec in enumerate(config.pools)
-    ]
-    return PagedPayloadAdapter(setting, storages)
+
+    def storages(pages: int | None, rows: int) -> list[TorchStorage]:
+        return [
+            TorchStorage(
+                profile,
+                payload_geometry(profile),
+                spec.capacity_pages if pages is None else pages,
+                spec.page_size,
+                rows,
+                config.blocks_per_row(pool),
+                pool=pool,
+                order=spec.order,
+            )
+            for pool, spec in enumerate(config.pools)
+        ]
+
+    if setting.host_bytes is None:
+        return PagedPayloadAdapter(setting, storages(None, setting.max_concurrency))
+    from kvcrucible.engine.storage.host_memory import TorchHostMemory
+
+    memory = TorchHostMemory(setting.host_bytes)
+    return PagedPayloadAdapter(setting, storages(None, setting.max_concurrency), memory, storages(1, 1))
 
 
 def _torch_paged(setting: Setting) -> EngineAdapter:

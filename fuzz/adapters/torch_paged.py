@@ -57,6 +57,7 @@ UNCHECKED = (
     "aborted units: the class cannot give back a part of a batch index's pages",
     "units of several sequences: the class grants the pages of one batch index at a time, not all or nothing",
     "fork, truncate, checkpoint, retain, release, pin, lookup: the class has nothing of the kind",
+    "demote, restore, transfers: there is one tier",
     "lease generations: pages carry none; progress: there are no queued effects",
     "attention with NaN in free columns: eager flex attention multiplies them by weight 0, so it is asked only where "
     "the poison is finite; rows are read back under both",
@@ -81,6 +82,7 @@ class TorchPagedAdapter:
             aborts=False,
             works_per_unit=1,
             backends=frozenset(),
+            host=False,
             profiles=tuple(_DTYPES),
             snapshot_parts=PARTS,
             unchecked=UNCHECKED,
@@ -96,6 +98,8 @@ class TorchPagedAdapter:
         self._caches = [
             (torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)) for _ in range(self.layers)
         ]
+        if setting.host_bytes is not None:
+            raise InputError(f"{ENGINE} has no Host tier")
         if setting.backend is not None:
             raise InputError(f"{ENGINE} has one pool, not a {setting.backend} pool beside it")
         self._setting, self._book = setting, Book(setting.engine_config())

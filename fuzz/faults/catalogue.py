@@ -63,7 +63,17 @@ class Fault:
 @cache
 def catalogue() -> dict[str, Fault]:
     """Return every fault by id, in the order of the file."""
-    text = resources.files("kvcrucible.fuzz.faults").joinpath("catalogue.yaml").read_text("utf-8")
+    return _load("catalogue.yaml")
+
+
+@cache
+def kernel_catalogue() -> dict[str, Fault]:
+    """Return the faults that kernel campaigns must find, which drive kernels and no engine."""
+    return _load("kernels_catalogue.yaml")
+
+
+def _load(file: str) -> dict[str, Fault]:
+    text = resources.files("kvcrucible.fuzz.faults").joinpath(file).read_text("utf-8")
     plain: dict[str, Any] = yaml.safe_load(text)
     if plain.get("format") != FORMAT:
         raise InputError(f"the fault catalogue is {plain.get('format')!r}, expected {FORMAT!r}")

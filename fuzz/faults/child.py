@@ -1,6 +1,7 @@
 """Runs in a child process: plants one fault, then a campaign or a given reproduction.
 
 ``python -m kvcrucible.fuzz.faults.child FAULT …``; FAULT ``none`` plants nothing: so the judge itself is judged.
+Kernels are the plain ones in torch: a fault can be planted in them, and a score does not hang on a compiler.
 Nothing of the engine may be imported before the fault is planted, so imports stand where they are needed.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -24,6 +26,7 @@ NO_FAULT = "none"
 def main(arguments: list[str] | None = None) -> ExitStatus:
     """Carry out the command line and return the exit status: 0 held, 1 violation."""
     options = _parse(arguments)
+    os.environ["KVCRUCIBLE_KERNELS"] = "torch"
     if options.fault != NO_FAULT:
         plant(fault(options.fault))
     if options.reproduction is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
@@ -21,6 +22,9 @@ class _FaultyLoader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         source = self._fault.apply_to(self.get_data(self.path).decode("utf-8"))
+        # Triton compiles kernels from the source that ``inspect`` finds, which would be the file's: without this entry
+        # the fault would be planted and never run.  Without a modification time it is never checked against the file.
+        linecache.cache[self.path] = (len(source), None, source.splitlines(keepends=True), self.path)
         # Statements keep their line numbers only up to the fault; a traceback names the real file all the same.
         code: CodeType = compile(source, self.path, "exec", dont_inherit=True)
         return code

@@ -7,7 +7,6 @@ verdicts that count as killed: a judge that falls over proves nothing.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 
 from kvcrucible.contract.errors import ExitStatus
 from kvcrucible.contract.extras import install_remedy
+from kvcrucible.fuzz.cores import usable_cores
 from kvcrucible.fuzz.faults.catalogue import Fault
 from kvcrucible.fuzz.faults.child import NO_FAULT
 from kvcrucible.fuzz.setting import Depth
@@ -114,7 +114,7 @@ def run_trials(
             on_done(done)
         return done
 
-    with ThreadPoolExecutor(max(1, min(jobs, _cores()))) as pool:
+    with ThreadPoolExecutor(max(1, min(jobs, usable_cores()))) as pool:
         return list(pool.map(one, trials))
 
 
@@ -184,9 +184,3 @@ def _judge(
         length=len(failure["steps"]),
         reproduction=failure["reproduction"],
     )
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

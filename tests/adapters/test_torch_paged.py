@@ -30,8 +30,9 @@ from kvcrucible.contract.operations import (
 )
 from kvcrucible.contract.snapshot import Snapshot, from_plain, schema, to_plain
 from kvcrucible.contract.tokens import run
-from kvcrucible.fuzz.adapters.registry import PAYLOAD_GEOMETRY, build
+from kvcrucible.fuzz.adapters.registry import build
 from kvcrucible.fuzz.coverage import GOALS, within_reach
+from kvcrucible.fuzz.geometry import PAYLOAD_GEOMETRY
 from kvcrucible.fuzz.setting import Depth, Setting
 from kvcrucible.invariants.registry import inapplicable
 
@@ -198,6 +199,11 @@ def test_what_cannot_be_checked_is_said(adapter: Any) -> None:
     assert not capabilities.reserves
     assert not capabilities.aborts
     assert set(inapplicable(capabilities)) == {
+        "host-conservation",
+        "one-visible-replica",
+        "replica-valid",
+        "transfer-pinned",
+        "publish-order",
         "protected-prefix",
         "exact-prefix-identity",
         "backend-not-ahead",

@@ -12,6 +12,7 @@ from kvcrucible.contract.operations import BeginUnit, Prefill, Schedule, Submit
 from kvcrucible.contract.tokens import run
 from kvcrucible.fuzz import campaign, lockstep
 from kvcrucible.fuzz.adapters import registry
+from kvcrucible.fuzz.geometry import PAYLOAD_GEOMETRY
 from kvcrucible.fuzz.reproduction import violations_of
 from kvcrucible.fuzz.setting import Depth, Setting
 
@@ -95,7 +96,7 @@ def _use(monkeypatch: pytest.MonkeyPatch, paged_class: type[Any]) -> None:
     from kvcrucible.fuzz.adapters.torch_paged import TorchPagedAdapter
 
     def build(setting: Setting) -> TorchPagedAdapter:
-        return TorchPagedAdapter(setting, registry.PAYLOAD_GEOMETRY, paged_class)
+        return TorchPagedAdapter(setting, PAYLOAD_GEOMETRY, paged_class)
 
     monkeypatch.setitem(registry.ENGINES, ENGINE, build)
 
@@ -107,7 +108,7 @@ TIGHT = Setting(ENGINE, Depth.PAYLOAD, 3, 4, 12, 2, poison="huge")
 def _run(monkeypatch: pytest.MonkeyPatch, examples: int, *, attention: bool = True) -> campaign.Report:
     """Run a short campaign; without ``attention`` (free columns hold NaN) it is some ten times as fast."""
     setting = TIGHT if attention else replace(TIGHT, poison="nan")
-    monkeypatch.setattr(campaign, "settings_for", lambda engine, depths, backends, profiles: st.just(setting))
+    monkeypatch.setattr(campaign, "settings_for", lambda *_: st.just(setting))
     return campaign.run(campaign.Plan(ENGINE, (Depth.PAYLOAD,), examples, steps=30, seed=3))
 
 

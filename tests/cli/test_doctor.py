@@ -20,10 +20,12 @@ from kvcrucible.cli.doctor_findings import (
     State,
     abilities,
     accelerator_finding,
+    kernels_finding,
     library_finding,
     nvml_finding,
 )
 from kvcrucible.cli.doctor_probes import PROBES
+from kvcrucible.fuzz.cores import usable_cores
 
 APPLICATION = """
 import typer
@@ -60,10 +62,20 @@ def report(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
 def test_the_report_names_everything_and_exits_0() -> None:
     done = run_doctor("--json")
     found = report(done)
-    libraries = {"numpy", "torch", "accelerator", "triton", "gguf", "tokenizers", "nvml", "model file"}
+    libraries = {
+        "numpy",
+        "torch",
+        "accelerator",
+        "compiled kernels",
+        "triton",
+        "gguf",
+        "tokenizers",
+        "nvml",
+        "model file",
+    }
     machine = {"kvcrucible", "python", "platform", "cpu", "memory", "compiler", "core libraries"}
     assert found.keys() == libraries | machine
-    assert found["cpu"]["facts"]["usable"] == doctor_machine.usable_cpus()
+    assert found["cpu"]["facts"]["usable"] == usable_cores()
     assert found["core libraries"]["state"] == "present"
     for finding in found.values():
         assert finding["detail"]
@@ -167,6 +179,27 @@ def test_the_reason_for_no_accelerator_is_told() -> None:
     assert "CPU build" in cpu.detail
     undriven = accelerator_finding(Outcome(True, "", {"build": "CUDA 13.0 build", "devices": []}))
     assert "finds no device" in undriven.detail
+
+
+def test_which_kernels_are_used_and_why() -> None:
+    works, built = Outcome(True, ""), Outcome(True, "gcc 12, from the cache")
+    used = kernels_finding(built, works, "")
+    assert (used.state, used.detail) == (State.PRESENT, "used on the CPU: gcc 12, from the cache")
+    assert "not used: KVCRUCIBLE_KERNELS=torch" in kernels_finding(built, works, "torch").detail
+    assert kernels_finding(built, Outcome(False, "OSError"), "").remedy == "see torch"
+    without = kernels_finding(Outcome(False, "Unbuildable: no C compiler runs here"), works, "")
+    assert without.state is State.ABSENT
+    assert without.detail.endswith("slower: no C compiler runs here")
+    assert "gcc" in without.remedy
+
+
+def test_kernels_without_a_compiler_are_reported_and_not_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    outcome = doctor_findings.run_probe("kernels")
+    assert not outcome.found
+    assert "no-such-compiler" in outcome.detail
 
 
 def test_the_model_file_is_absent_then_of_the_wrong_size(

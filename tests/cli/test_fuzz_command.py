@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,24 @@ sys.argv[0] = "kvcrucible"
 main()
 """
 
+#: Runs the command line and says on a line of its own that the first example is over.
+SAYING_WHEN = """
+import sys
+from kvcrucible.fuzz.driver import Driver
+
+teardown = Driver.teardown
+
+def first_teardown(self):
+    teardown(self)
+    Driver.teardown = teardown
+    print("first example over", flush=True)
+
+Driver.teardown = first_teardown
+from kvcrucible.cli.main import main
+sys.argv[0] = "kvcrucible"
+main()
+"""
+
 
 def kvcrucible_fuzz(
     *arguments: str, command: list[str] = COMMAND, **options: Any
@@ -50,6 +68,7 @@ def test_a_campaign_that_holds_ends_with_its_tables(tmp_path: Path) -> None:
         "operations by kind",
         "refusals by kind",
         "coverage goals",
+        "ordered pairs of operations",
         "invariants judged",
         "steps/s",
         "seed 5",
@@ -99,10 +118,13 @@ def test_a_time_limit_is_inconclusive(tmp_path: Path) -> None:
 
 def test_an_interruption_keeps_what_was_done(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [*COMMAND, "--examples", "1000000", "--depth", "ledger"],
+        [sys.executable, "-c", SAYING_WHEN, "fuzz", "--examples", "1000000", "--depth", "ledger"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        # A shell starts background jobs with interrupts ignored, and these tests may run in one.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - one call, no lock
     )  # fmt: skip
-    time.sleep(3)
+    assert process.stdout is not None
+    assert "first example over" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == ExitStatus.INTERRUPTED, err
@@ -114,6 +136,8 @@ def test_an_interruption_keeps_what_was_done(tmp_path: Path) -> None:
     [
         (("--engine", "[red]mine[/red]\x1b[2J"), "unknown engine"),
         (("--depth", "deep"), "unknown depth"),
+        (("--host", "maybe"), "unknown host"),
+        (("--pools", "draft"), "unknown pools"),
         (("--examples", "0"), "--examples"),
     ],
 )

@@ -14,7 +14,9 @@ from kvcrucible.contract.operations import (
     Append,
     BeginUnit,
     Cancel,
+    CancelTransfer,
     Checkpoint,
+    Demote,
     EndUnit,
     Finish,
     Fork,
@@ -25,6 +27,7 @@ from kvcrucible.contract.operations import (
     Prefill,
     Progress,
     Release,
+    Restore,
     Schedule,
     Submit,
     Truncate,
@@ -47,6 +50,9 @@ EXAMPLES: tuple[Operation, ...] = (
     Release(2),
     Pin(2, pinned=False),
     Lookup(((0, 0, 1),), Identity(adapter="a")),
+    Demote(2, keep=True),
+    Restore(2),
+    CancelTransfer(0),
     Progress(),
 )
 

@@ -7,31 +7,57 @@ import json
 import jsonschema
 import pytest
 
-from kvcrucible.contract.config import EngineConfig, PoolSpec
+from kvcrucible.contract.capabilities import ALL_PARTS
+from kvcrucible.contract.config import EngineConfig, HostSpec, PoolSpec
 from kvcrucible.contract.operations import Append, Prefill
-from kvcrucible.contract.snapshot import KEYED_PARTS, Snapshot, from_plain, schema, to_plain
+from kvcrucible.contract.planes import ORDERS, PlaneSpec
+from kvcrucible.contract.profiles import PROFILES, Geometry
+from kvcrucible.contract.snapshot import Snapshot, Tier, from_plain, schema, to_plain
 from kvcrucible.contract.tokens import run
 from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.observe import snapshot
+from kvcrucible.engine.streams import SimulatedDevice
 
 
 @pytest.fixture
 def busy() -> Snapshot:
-    """A state in which every part of a snapshot holds something."""
-    e = Engine(EngineConfig((PoolSpec("main", 16, 16),), 128, 3))
-    first = e.submit(run(0, 0, 30), 20, session="s")
-    e.schedule()
-    e.end_unit(e.begin_unit([Prefill(first, 30)]))
+    """A state in which every part of a snapshot holds something: a Host tier, and a device that lags behind."""
+    geometry = Geometry(1, 1, 4)
+    pools = tuple(
+        PoolSpec(name, 24, 16, (PlaneSpec(PROFILES["FP32"], geometry, 16, name, order=ORDERS[name]),))
+        for name in ("main", "draft")
+    )
+    device = SimulatedDevice()
+    e = Engine(EngineConfig(pools, 128, 4, HostSpec(1 << 16)), device=device)
+
+    def start(source: int, tokens: int, max_new: int, session: str | None = None) -> int:
+        sequence = e.submit(run(source, 0, tokens), max_new, session)
+        e.schedule()
+        e.end_unit(e.begin_unit([Prefill(sequence, tokens)]))
+        return sequence
+
+    first = start(0, 30, 20, "s")
     e.checkpoint(first)
     child = e.fork(first, 20, 10)
     e.finish(first)
+    moving = start(3, 20, 0)
+    e.finish(moving)
+    away = start(4, 20, 0)
+    e.finish(away)
+    e.demote(away, keep=True)
+    device.synchronize()
+    e.progress()
+    e.demote(moving)
+    e.cancel(start(5, 20, 0))
     e.begin_unit([Append(child, run(1, 0, 3))])
     e.submit(run(2, 0, 100), 28)
     return snapshot(e)
 
 
 def test_every_part_is_filled(busy: Snapshot) -> None:
-    assert all(getattr(busy, part) for part in (*KEYED_PARTS, "pools", "queue", "free_pages"))
+    assert all(getattr(busy, part) for part in ALL_PARTS)
+    assert {page.visible for page in busy.pages.values()} == set(Tier)
+    assert any(page.in_transfer for page in busy.pages.values())
 
 
 def test_round_trip_through_json_and_schema(busy: Snapshot) -> None:

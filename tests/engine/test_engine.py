@@ -11,6 +11,7 @@ from kvcrucible.contract.operations import (
     Admitted,
     Append,
     Prefill,
+    Progressed,
     Scheduled,
     Waiting,
     WaitingKind,
@@ -19,7 +20,7 @@ from kvcrucible.contract.tokens import Tokens, run
 from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.execute import counters
 from kvcrucible.engine.observe import snapshot
-from kvcrucible.engine.streams import SimulatedStream
+from kvcrucible.engine.streams import SimulatedDevice
 
 
 def engine(capacity: int = 64, page_size: int = 64, context: int = 4096, rows: int = 4) -> Engine:
@@ -186,17 +187,17 @@ def test_an_aborted_unit_leaves_no_trace_but_numbers() -> None:
 
 
 def test_progress_reports_a_unit_once_its_effects_have_run() -> None:
-    stream = SimulatedStream()
-    e = Engine(EngineConfig((PoolSpec("main", 8, 16),), 128, 2), stream=stream)
+    device = SimulatedDevice()
+    e = Engine(EngineConfig((PoolSpec("main", 8, 16),), 128, 2), device=device)
     sequence = e.submit(run(0, 0, 20), 0)
     e.schedule()
     unit = e.begin_unit([Prefill(sequence, 20)])
     e.end_unit(unit)
-    assert stream.pending > 0
-    assert e.progress() == ()
-    stream.synchronize()
-    assert e.progress() == (unit,)
-    assert e.progress() == ()
+    assert device.pending > 0
+    assert e.progress() == Progressed()
+    device.synchronize()
+    assert e.progress() == Progressed((unit,))
+    assert e.progress() == Progressed()
 
 
 def test_a_source_that_a_release_leaves_alone_is_cut_without_a_copy() -> None:

@@ -7,18 +7,23 @@ from collections.abc import Callable
 import pytest
 
 from kvcrucible.contract.config import PoolSpec
-from kvcrucible.contract.operations import OPERATIONS
+from kvcrucible.contract.operations import OPERATIONS, BeginUnit, Prefill, Schedule, Submit
 from kvcrucible.engine.cache import ContextCache
 from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.pages import LogicalPage, PageLedger
 from kvcrucible.engine.pool import PagePool
 from kvcrucible.engine.records import Unit
 from kvcrucible.engine.space import AddressSpace
+from kvcrucible.engine.storage.null import NullStorage
+from kvcrucible.engine.streams import UnitFences
 from kvcrucible.fuzz.campaign import Plan, Report, run
 from kvcrucible.fuzz.coverage import GOALS
+from kvcrucible.fuzz.lockstep import LockStep
 from kvcrucible.fuzz.reproduction import violations_of
-from kvcrucible.fuzz.setting import Depth
-from kvcrucible.invariants.judgements import NOT_REPRODUCED
+from kvcrucible.fuzz.setting import Depth, Setting
+from kvcrucible.fuzz.steps import ReadBack, RunEffects, Step
+from kvcrucible.invariants.judgements import ENGINE_FAULT, NOT_REPRODUCED
+from kvcrucible.invariants.violation import InvariantViolated
 
 
 def campaign(depth: Depth = Depth.LEDGER, examples: int = 60, seed: int = 11) -> Report:
@@ -151,15 +156,15 @@ def test_an_engine_that_raises_is_a_violation_and_no_crash(monkeypatch: pytest.M
 def test_goals_are_unique_and_stated() -> None:
     assert len(GOALS) >= 40
     assert len({goal.statement for goal in GOALS.values()}) == len(GOALS)
-    assert all(goal.needs for goal in GOALS.values())
+    assert all(goal.after for goal in GOALS.values())
     assert all(name == goal.name for name, goal in GOALS.items())
 
 
 def test_an_engine_that_is_wrong_before_its_first_step_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     real = PagePool.__init__
 
-    def init(self: PagePool, spec: PoolSpec) -> None:
-        real(self, spec)
+    def init(self: PagePool, spec: PoolSpec, units: UnitFences | None = None) -> None:
+        real(self, spec, units)
         self._unleased.append(0)
 
     monkeypatch.setattr(PagePool, "__init__", init)
@@ -176,7 +181,8 @@ def test_an_engine_that_is_not_deterministic_is_reported_with_what_failed_first(
 
     def share(self: PageLedger, pages: list[LogicalPage]) -> None:
         nonlocal shares
-        shares += 1
+        # A fork within its first page shares none.
+        shares += bool(pages)
         for page in pages:
             page.references += shares != 3
             self.touched.pages.add(page.page)
@@ -197,3 +203,19 @@ def test_a_campaign_of_the_usual_size_is_inconclusive_without_its_goals(
     assert report.tally.examples > 5
     assert report.cut_short is not None
     assert "goals not reached: " in report.cut_short
+
+
+@pytest.mark.parametrize("last", [RunEffects(99), ReadBack()])
+def test_what_a_late_effect_raises_is_the_engines_fault(monkeypatch: pytest.MonkeyPatch, last: Step) -> None:
+    def write_table(self: NullStorage, *_: object) -> None:
+        raise ValueError("blocks beyond the row")
+
+    monkeypatch.setattr(NullStorage, "write_table", write_table)
+    example = LockStep(Setting(lagging=True))
+    for step in (Submit(((0, 0, 4),), 4), Schedule(), BeginUnit((Prefill(0, 4),))):
+        example.step(step)
+    with pytest.raises(InvariantViolated) as raised:
+        example.step(last)
+    (found,) = raised.value.violations
+    assert found.invariant == ENGINE_FAULT
+    assert "blocks beyond the row" in found.message

@@ -9,8 +9,8 @@ np = pytest.importorskip("numpy")
 from kvcrucible.contract.errors import BadArgument  # noqa: E402
 from kvcrucible.contract.profiles import PROFILES, Geometry, Side  # noqa: E402
 from kvcrucible.contract.tokens import canonical, run  # noqa: E402
-from kvcrucible.fuzz.adapters.registry import payload_geometry  # noqa: E402
 from kvcrucible.fuzz.content import Content  # noqa: E402
+from kvcrucible.fuzz.geometry import payload_geometry  # noqa: E402
 from kvcrucible.reference.codecs import storing  # noqa: E402
 
 GEOMETRY = Geometry(layers=2, kv_heads=3, head_dim=32)

@@ -31,11 +31,32 @@ def test_a_setting_survives_plain_data() -> None:
         ({"engine": ["l"]}, "engine is str"),
         ({"lagging": 1}, "lagging is bool"),
         ({"depth": "deep"}, "unknown depth"),
+        ({"schedule": "backwards"}, "unknown schedule"),
+        ({"fail_every": -1}, "fail_every is at least 0"),
+        ({"host_bytes": "many"}, "host_bytes is int"),
+        ({"host_bytes": 100}, "multiple of 64"),
+        ({"host_bytes": 0}, "multiple of 64"),
     ],
 )
 def test_what_is_no_setting_is_refused(plain: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Setting.from_plain(plain)
+
+
+def test_a_setting_of_before_the_host_tier_is_read() -> None:
+    plain = Setting(lagging=True, depth=Depth.PAYLOAD).to_plain()
+    for name in ("host_bytes", "schedule", "schedule_seed", "fail_every"):
+        del plain[name]
+    assert Setting.from_plain(plain) == Setting(lagging=True, depth=Depth.PAYLOAD)
+
+
+def test_with_a_host_tier_every_pool_declares_what_payload_examples_store() -> None:
+    setting = Setting(profile="K8V4", backend="draft", backend_page_size=4, host_bytes=1 << 20)
+    config = setting.engine_config()
+    assert config.host is not None
+    assert [spec.planes[0].profile.name for spec in config.pools] == ["K8V4", "K8V4"]
+    assert [spec.page_bytes for spec in config.pools] == [16 * 4 * 402, 4 * 4 * 402]
+    assert all(not spec.planes for spec in Setting().engine_config().pools)
 
 
 @pytest.mark.parametrize("step", [RunEffects(3), ReadBack(), Schedule(), Fork(1, 2, 3)], ids=repr)

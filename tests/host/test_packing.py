@@ -17,9 +17,14 @@ from hypothesis import strategies as st
 
 from kvcrucible.contract.errors import BadArgument
 from kvcrucible.contract.profiles import PROFILES, Geometry, PlaneOrder
-from kvcrucible.engine.host.packing import CopyRun, PackedLayout, coalesce, coalesce_logical, coverages
+from kvcrucible.engine.host.packing import CopyRun, PackedLayout, coalesce
 
 BOTH_ORDERS = pytest.mark.parametrize("order", list(PlaneOrder))
+
+
+def in_order(device_pages: list[int]) -> list[CopyRun]:
+    """Return the runs for pages in logical order, the first one going to slot 0."""
+    return coalesce((device, slot) for slot, device in enumerate(device_pages))
 
 
 @BOTH_ORDERS
@@ -67,8 +72,8 @@ def test_runs_cover_what_was_asked_in_as_few_copies_as_can_be(placed: list[tuple
 
 
 def test_runs_by_example() -> None:
-    assert coalesce_logical([4, 5, 6, 2, 3, 9]) == [CopyRun(4, 0, 3), CopyRun(2, 3, 2), CopyRun(9, 5, 1)]
-    assert coalesce_logical([3, 2, 1]) == [CopyRun(3, 0, 1), CopyRun(2, 1, 1), CopyRun(1, 2, 1)]
+    assert in_order([4, 5, 6, 2, 3, 9]) == [CopyRun(4, 0, 3), CopyRun(2, 3, 2), CopyRun(9, 5, 1)]
+    assert in_order([3, 2, 1]) == [CopyRun(3, 0, 1), CopyRun(2, 1, 1), CopyRun(1, 2, 1)]
     assert coalesce([(7, 3), (5, 1), (6, 2)]) == [CopyRun(5, 1, 3)]
     assert coalesce([]) == []
 
@@ -77,14 +82,6 @@ def test_runs_by_example() -> None:
 def test_a_page_named_twice_or_below_zero_is_refused(placed: list[tuple[int, int]]) -> None:
     with pytest.raises(BadArgument):
         coalesce(placed)
-
-
-@given(st.integers(0, 300), st.sampled_from([1, 16, 64]))
-def test_coverages_add_up_and_only_the_tail_is_partial(tokens: int, page_size: int) -> None:
-    covered = coverages(tokens, page_size)
-    assert sum(covered) == tokens
-    assert all(columns == page_size for columns in covered[:-1])
-    assert all(0 < columns <= page_size for columns in covered)
 
 
 def test_impossible_layouts_are_refused() -> None:
@@ -145,6 +142,7 @@ def slot_bytes(memory: Any, layout: PackedLayout, offset: int, slot: int) -> lis
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("backend")
 @BOTH_ORDERS
 @pytest.mark.parametrize("profile", PROFILES)
 @given(devices=st.permutations(range(DEVICE_PAGES)), slots=st.sets(st.integers(0, SLOTS - 1), min_size=1))
@@ -185,6 +183,7 @@ def test_pages_go_to_the_host_and_come_back_elsewhere_bit_for_bit(
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("backend")
 def test_planes_of_a_storage_are_taken_as_they_are() -> None:
     pytest.importorskip("torch")
     from kvcrucible.engine.storage.host_memory import TorchHostMemory
@@ -195,8 +194,8 @@ def test_planes_of_a_storage_are_taken_as_they_are() -> None:
     memory = TorchHostMemory(layout.size_bytes)
     storage.raw_write(3, 0, P, 1.5)
     storage.raw_write(1, 0, P, -2.0)
-    memory.pack(layout, 0, storage.planes(), coalesce_logical([3, 1]))
-    memory.unpack(layout, 0, storage.planes(), coalesce_logical([0, 2]))
+    memory.pack(layout, 0, storage.planes(), in_order([3, 1]))
+    memory.unpack(layout, 0, storage.planes(), in_order([0, 2]))
     for page, value in ((0, 1.5), (2, -2.0)):
         keys, values = storage.read_page(1, page, P)
         assert (keys == value).all()
@@ -204,6 +203,7 @@ def test_planes_of_a_storage_are_taken_as_they_are() -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("backend")
 def test_copies_that_cannot_be_meant_are_refused_and_change_nothing() -> None:
     pytest.importorskip("torch")
     from kvcrucible.engine.storage.host_memory import TorchHostMemory
@@ -223,6 +223,8 @@ def test_copies_that_cannot_be_meant_are_refused_and_change_nothing() -> None:
         (0, planes, [good, CopyRun(0, SLOTS - 1, 2)]),
         (0, planes, [good, CopyRun(0, 1, 0)]),
         (0, planes, [good, CopyRun(-1, 1, 1)]),
+        (0, planes, [good, CopyRun(0, 1, 1)]),
+        (0, planes, [CopyRun(0, 0, 2), CopyRun(4, 1, 1)]),
     ):
         with pytest.raises(BadArgument):
             memory.pack(layout, *arguments)
@@ -234,4 +236,4 @@ def test_slots_of_a_random_sequence_take_one_copy_for_each_break() -> None:
     devices = list(range(200))
     draw.shuffle(devices)
     breaks = sum(b != a + 1 for a, b in pairwise(devices))
-    assert len(coalesce_logical(devices)) == breaks + 1
+    assert len(in_order(devices)) == breaks + 1

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from kvcrucible.contract.config import PoolSpec
+from kvcrucible.contract.snapshot import Tier
 from kvcrucible.engine.host.arena import HostArena
 from kvcrucible.engine.host.replicas import (
     Place,
     Replica,
     Replicas,
     ReplicatedPage,
-    Tier,
     is_valid,
     note_change,
 )
 from kvcrucible.engine.host.slots import HostSlot, HostSlots
 from kvcrucible.engine.host.transfer import Transfer
 from kvcrucible.engine.pool import PagePool
-from kvcrucible.engine.streams import EffectFailed, Fence, RetireQueue, SimulatedDevice, TouchLog
-from kvcrucible.engine.streams.interface import Completion
+from kvcrucible.engine.streams import Completion, Event, SimulatedDevice
 from kvcrucible.engine.streams.strategy import Strategy
 
 PAGE_SIZE = 4
@@ -29,7 +27,10 @@ PAGE_SIZE = 4
 
 @dataclass
 class BenchPage:
-    """A logical page; ``text`` is what its content has to be: one mark for each committed column."""
+    """A logical page; ``text`` is what its content has to be: one mark for each committed column.
+
+    ``taken_up``: an active sequence holds it.
+    """
 
     page: int
     replicas: Replicas
@@ -37,6 +38,7 @@ class BenchPage:
     committed: int = 0
     text: tuple[str, ...] = ()
     alive: bool = True
+    taken_up: bool = False
 
 
 @dataclass
@@ -46,7 +48,6 @@ class Bench:
     strategy: Strategy
     device_pages: int = 6
     host_slots: int = 6
-    queue_fails: bool = False
     pages: list[BenchPage] = field(default_factory=list)
     writes: int = 0
 
@@ -56,8 +57,8 @@ class Bench:
         self.pool = PagePool(PoolSpec("main", self.device_pages, PAGE_SIZE))
         self.slots = HostSlots(HostArena(self.host_slots * 8, 1), (8,))
         self.memory: dict[Place, tuple[str, ...]] = {}
-        self.touched = TouchLog()
-        self.retiring: RetireQueue[tuple[Tier, Place]] = RetireQueue()
+        #: Places that go back once what compute was given before has run; it may touch them.
+        self.retiring: list[tuple[Event, Tier, Place]] = []
         self.under_way: list[Place] = []
 
     # -- pages ---------------------------------------------------------------------------------------------------------
@@ -79,10 +80,10 @@ class Bench:
         page.text += tuple(f"{page.page}.{self.writes}.{column}" for column in range(columns))
         page.committed = len(page.text)
         place, text = page.replicas.shown.place, page.text
-        self._effect("compute", [place], lambda: self.memory.__setitem__(place, text))
+        self.compute.submit(lambda: self.memory.__setitem__(place, text))
         stale = note_change(page)
         if stale is not None:
-            self.free(page.replicas.visible.other, [stale.place])
+            self.free(page.replicas.visible.other, [(page, stale.place)])
 
     def drop(self, page: BenchPage, transfer: Transfer) -> None:
         page.alive = False
@@ -95,12 +96,13 @@ class Bench:
             return self.slots.reserve([len(pages)])[0]
         return self.pool.materialise(self.pool.reserve(len(pages)), len(pages))
 
-    def copy(self, source: Tier, copies: Sequence[tuple[ReplicatedPage, Place, Place]]) -> Completion:
-        if self.queue_fails:
-            raise EffectFailed("the copy stream takes nothing")
-        places = [place for _, *ends in copies for place in ends]
-        for event in self.touched.fence(places).events:
-            self.copies.wait(event)
+    def in_use(self, pages: Sequence[ReplicatedPage]) -> bool:
+        return any(isinstance(page, BenchPage) and page.taken_up for page in pages)
+
+    def copy(
+        self, number: int, source: Tier, copies: Sequence[tuple[ReplicatedPage, Place, Place]]
+    ) -> Completion:
+        self.copies.wait(self.compute.record())
         for _, start, end in copies:
             self.under_way += (start, end)
 
@@ -108,18 +110,17 @@ class Bench:
                 self.memory[end] = self.memory[start]
 
             self.copies.submit(effect, "copy")
-        event = self.copies.record()
-        self.touched.note(places, "copy", event)
-        return event
+        return self.copies.record()
 
-    def free(self, tier: Tier, places: Sequence[Place]) -> None:
-        for place in places:
-            self.retiring.retire((tier, place), self.touched.fence([place]))
+    def free(self, tier: Tier, ends: Sequence[tuple[ReplicatedPage, Place]]) -> None:
+        event = self.compute.record()
+        self.retiring += [(event, tier, place) for _, place in ends]
         self.collect()
 
     def collect(self) -> None:
-        for tier, place in self.retiring.collect():
-            assert self.touched.fence([place]) == Fence(), "an effect may still touch it"
+        passed = [entry for entry in self.retiring if entry[0].done]
+        self.retiring = [entry for entry in self.retiring if not entry[0].done]
+        for _, tier, place in passed:
             self.memory.pop(place, None)
             if tier is Tier.HOST:
                 assert isinstance(place, HostSlot)
@@ -127,13 +128,6 @@ class Bench:
             else:
                 assert isinstance(place, int)
                 self.pool.release([place])
-
-    def _effect(self, stream: str, places: list[Place], effect: Any) -> None:
-        queue = self.device.stream(stream)
-        for event in self.touched.fence(places).events:
-            queue.wait(event)
-        queue.submit(effect)
-        self.touched.note(places, stream, queue.record())
 
     # -- checks --------------------------------------------------------------------------------------------------------
 
@@ -148,9 +142,9 @@ class Bench:
                 assert is_valid(page, page.replicas.shown), "the visible replica is stale"
         held = [t for t in transfers if not t.phase.is_final]
         for transfer in held:
-            for _, source, destination in transfer.held:
-                if destination is not None:
-                    assert source.pins == destination.pins == 1, "an end is not pinned"
+            for move in transfer.moves:
+                if move.destination is not None:
+                    assert move.source.pins == move.destination.pins == 1, "an end is not pinned"
         owned = [
             (tier, replica.place)
             for page in self.pages
@@ -159,10 +153,11 @@ class Bench:
             and (page.alive or any(page in transfer_pages(t) for t in held))
         ]
         for transfer in held:
-            for _, _, destination in transfer.held:
-                if destination is not None and (transfer.destination, destination.place) not in owned:
-                    owned.append((transfer.destination, destination.place))
-        owned += self.retiring.waiting()
+            for move in transfer.moves:
+                end = move.destination
+                if end is not None and (transfer.destination, end.place) not in owned:
+                    owned.append((transfer.destination, end.place))
+        owned += [(tier, place) for _, tier, place in self.retiring]
         assert len(owned) == len(set(owned)), "one place has two owners"
         assert self.pool.leased == sum(tier is Tier.DEVICE for tier, _ in owned)
         assert {place for tier, place in owned if tier is Tier.HOST} == set(self.slots.live())
@@ -171,7 +166,7 @@ class Bench:
         """What holds when transfers are over and all effects have taken place."""
         self.settle()
         self.check_moment()
-        assert not len(self.retiring)
+        assert not self.retiring
         for page in self.pages:
             for tier in Tier:
                 replica = page.replicas.at(tier)
@@ -194,4 +189,4 @@ class Bench:
 
 
 def transfer_pages(transfer: Transfer) -> list[ReplicatedPage]:
-    return [copy.page for copy in transfer._copies]
+    return [move.page for move in transfer.moves]

@@ -5,20 +5,36 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
-from kvcrucible.contract.config import EngineConfig, PoolSpec
+from kvcrucible.contract.config import EngineConfig, HostSpec, PoolSpec
 from kvcrucible.contract.errors import Refusal
 from kvcrucible.contract.operations import Append, Prefill, Work
+from kvcrucible.contract.planes import PlaneSpec
+from kvcrucible.contract.profiles import PROFILES, Geometry
 from kvcrucible.contract.snapshot import Snapshot, Touched
 from kvcrucible.contract.tokens import run
 from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.observe import drain, snapshot
+from kvcrucible.engine.streams import SimulatedDevice
+from kvcrucible.engine.streams.strategies import RandomWalk
 
 #: Two pools, so that counters are vectors; few pages, so that eviction and sharing are frequent.
 CONFIG = EngineConfig((PoolSpec("main", 24, 4), PoolSpec("mtp", 20, 8)), max_context=64, max_concurrency=5)
+
+
+def _planes(frontier: str, page_size: int) -> tuple[PlaneSpec, ...]:
+    return (PlaneSpec(PROFILES["FP32"], Geometry(1, 1, 4), page_size, frontier),)
+
+
+#: The same with a Host tier of few pages, so that extents do not always fit.
+HOST_CONFIG = replace(
+    CONFIG,
+    pools=tuple(replace(pool, planes=_planes(pool.name, pool.page_size)) for pool in CONFIG.pools),
+    host=HostSpec(4096, 64),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +50,18 @@ class WalkStep:
 class Walker:
     """Draws operations that mean something in the engine's present state, refusals included."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, host: bool = False) -> None:
         self.random = random.Random(seed)
-        self.engine = Engine(CONFIG)
+        self.device = SimulatedDevice(RandomWalk(seed)) if host else None
+        self.engine = Engine(HOST_CONFIG if host else CONFIG, device=self.device)
         self.written = 100
 
     def steps(self, count: int) -> Iterator[WalkStep]:
         """Yield ``count`` steps, refused ones too."""
         before = snapshot(self.engine)
         for _ in range(count):
+            if self.device is not None:
+                self.device.run(self.random.randint(0, 6))
             with suppress(Refusal):
                 self._operate()
             partial, touched = drain(self.engine)
@@ -69,6 +88,15 @@ class Walker:
             (0.4, lambda: engine.release(target)),
             (0.4, lambda: engine.pin(target, pick.random() < 0.2)),
         ]
+        if self.device is not None:
+            kept = pick.choice(list(engine.cache.continuations) or [0])
+            transfers = [*snapshot(engine).transfers] or [0]
+            choices += [
+                (3, lambda: engine.demote(kept, pick.random() < 0.4)),
+                (3, lambda: engine.restore(kept, pick.random() < 0.4)),
+                (0.7, lambda: engine.cancel_transfer(pick.choice(transfers))),
+                (4, engine.progress),
+            ]
         (chosen,) = pick.choices([action for _, action in choices], [weight for weight, _ in choices])
         chosen()
 
@@ -105,3 +133,9 @@ class Walker:
 def walk() -> Callable[[int, int], Iterator[WalkStep]]:
     """A function of seed and number of steps."""
     return lambda seed, count: Walker(seed).steps(count)
+
+
+@pytest.fixture
+def host_walk() -> Callable[[int, int], Iterator[WalkStep]]:
+    """The same on an engine with a Host tier and a device that lags and reorders."""
+    return lambda seed, count: Walker(seed, host=True).steps(count)

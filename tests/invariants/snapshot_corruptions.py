@@ -17,12 +17,14 @@ from kvcrucible.contract.tokens import concat, prefix, run
 
 Corruption = Callable[[Snapshot, Random], Snapshot | None]
 
-CORRUPTIONS: dict[str, tuple[str, Corruption]] = {}
+Catalogue = dict[str, tuple[str, Corruption]]
+
+CORRUPTIONS: Catalogue = {}
 
 
-def breaks(invariant: str) -> Callable[[Corruption], Corruption]:
+def breaks(invariant: str, into: Catalogue = CORRUPTIONS) -> Callable[[Corruption], Corruption]:
     def add(corruption: Corruption) -> Corruption:
-        CORRUPTIONS[corruption.__name__] = (invariant, corruption)
+        into[corruption.__name__] = (invariant, corruption)
         return corruption
 
     return add
@@ -65,8 +67,9 @@ def define(
     part: str,
     change: Callable[[Any, Snapshot], Any],
     where: Callable[[Any, Snapshot], bool] = _always,
+    into: Catalogue = CORRUPTIONS,
 ) -> None:
-    CORRUPTIONS[name] = (invariant, _change(part, where, change))
+    into[name] = (invariant, _change(part, where, change))
 
 
 # -- pools -------------------------------------------------------------------------------------------------------------

@@ -7,14 +7,13 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from firing import fired_in_full, fired_in_step
 from pool_corruptions import CORRUPTIONS
 from snapshot_corruptions import put
 
-from kvcrucible.contract.snapshot import Snapshot
 from kvcrucible.invariants.checker import Checker
 from kvcrucible.invariants.monitor import Monitor, differences
 from kvcrucible.invariants.registry import CHECKERS, checkers
-from kvcrucible.invariants.shadow import Shadow
 
 #: Steps of a walk; enough for sharing, eviction and units in flight to come up.
 STEPS = 300
@@ -23,16 +22,8 @@ STEPS = 300
 TRIES = 25
 
 
-def fired_in_full(snapshot: Snapshot, *, local: bool = False) -> set[str]:
-    """Ids of the full checks that fire."""
-    return {v.invariant for c in checkers() if c.is_local or not local for v in c.check(snapshot)}
-
-
-def fired_in_step(before: Snapshot, after: Snapshot) -> set[str]:
-    """Ids of the step checks that fire between two full snapshots, with the touched entries found by comparison."""
-    step = Shadow(before).step(after, differences(before, after))
-    local = [c for c in checkers() if c.is_local]
-    return {v.invariant for c in local for v in c.check_delta(step.before, step.after, step.scope)}
+#: Rules of the Host tier, which this walk does without; test_host_checkers.py has one.
+HOST = {"recycle-fenced", *(c.id for c in CHECKERS if c.needs_host)}
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -44,9 +35,8 @@ def test_sound_runs_are_clean_fully_reported_and_not_vacuous(walk, seed):
         assert monitor.observe(step.partial, step.touched) == []
         if number % 3 == 0:
             assert monitor.observe_full(step.after) == []
-    assert {name for name, tally in monitor.tallies.items() if tally.premises < 10} <= {
-        "no-leak-at-quiescence"
-    }
+    rare = {name for name, tally in monitor.tallies.items() if tally.premises < 10}
+    assert rare <= {"no-leak-at-quiescence"} | HOST
     assert monitor.tallies["no-leak-at-quiescence"].premises
 
 
@@ -89,7 +79,9 @@ def test_step_checks_agree_with_full_checks_on_random_broken_steps(walk, seed):
 
 def test_every_checker_has_a_corruption():
     step_alone = {"stale-handle-refused"}
-    assert {c.id for c in CHECKERS} == {invariant for invariant, _ in CORRUPTIONS.values()} | step_alone
+    assert {c.id for c in CHECKERS} - HOST == {
+        invariant for invariant, _ in CORRUPTIONS.values()
+    } | step_alone
 
 
 @pytest.mark.parametrize("checker", CHECKERS)
@@ -191,7 +183,7 @@ def test_free_lists_are_judged_in_full_snapshots(walk, change):
 
 
 def test_a_leased_page_in_the_free_list_is_found(walk):
-    state = step_with(walk, lambda s: s.pages and s.free_pages[0])
+    state = step_with(walk, lambda s: s.pages and s.free_pages[0] and not s.units)
     leased = next(p.device for p in state.pages.values() if p.pool == 0)
     broken = replace(state, free_pages=((*state.free_pages[0], leased), *state.free_pages[1:]))
     assert fired_in_full(broken) == {"lease-unique"}

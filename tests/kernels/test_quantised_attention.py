@@ -10,7 +10,7 @@ import pytest
 from kvcrucible.contract.profiles import PROFILES, PlaneOrder
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("backend")]
 
 every_profile = pytest.mark.parametrize("profile", PROFILES)
 every_order = pytest.mark.parametrize("order", PlaneOrder)

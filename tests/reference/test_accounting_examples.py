@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from model_talk import do, kept, model_of, start, write
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.config import EngineConfig, PoolSpec
@@ -23,11 +24,11 @@ from kvcrucible.contract.operations import (
     Hit,
     Identity,
     Lookup,
-    Operation,
     Outcome,
     Pin,
     Prefill,
     Progress,
+    Progressed,
     Release,
     Schedule,
     Scheduled,
@@ -39,53 +40,8 @@ from kvcrucible.contract.operations import (
     WaitingKind,
 )
 from kvcrucible.contract.semantics import State
-from kvcrucible.contract.tokens import Tokens, concat, count, run
+from kvcrucible.contract.tokens import concat, count, run
 from kvcrucible.reference.accounting import AccountingModel
-
-
-def model_of(capacity: int = 8, page_size: int = 4, context: int = 32, rows: int = 4) -> AccountingModel:
-    return AccountingModel(EngineConfig((PoolSpec("main", capacity, page_size),), context, rows))
-
-
-def do(model: AccountingModel, *operations: Operation) -> Outcome:
-    """Carry all out and return the last outcome; none may be refused."""
-    outcome = Outcome()
-    for operation in operations:
-        outcome = model.predict(operation)
-        assert outcome.refusal is None, (operation, outcome)
-    return outcome
-
-
-def start(
-    model: AccountingModel,
-    prompt: Tokens,
-    max_new: int = 0,
-    session: str | None = None,
-    consume: bool = False,
-) -> int:
-    """Submit, admit and prefill one request; return it."""
-    sequence = do(model, Submit(prompt, max_new, session, consume)).value
-    assert isinstance(sequence, int)
-    do(model, Schedule())
-    if model.prompt_left(sequence):
-        write(model, Prefill(sequence, model.prompt_left(sequence)))
-    return sequence
-
-
-def write(model: AccountingModel, *work: Prefill | Append) -> UnitEnded:
-    unit = do(model, BeginUnit(work)).value
-    assert isinstance(unit, int)
-    ended = do(model, EndUnit(unit)).value
-    assert isinstance(ended, UnitEnded)
-    return ended
-
-
-def kept(model: AccountingModel, prompt: Tokens, session: str | None = None) -> int:
-    """Return a continuation that holds ``prompt``."""
-    sequence = start(model, prompt, session=session)
-    assert do(model, Finish(sequence)).value is True
-    return sequence
-
 
 # -- sharing -----------------------------------------------------------------------------------------------------------
 
@@ -439,10 +395,13 @@ def test_a_backend_that_lags_is_counted_by_itself() -> None:
     assert do(model, Lookup(run(0, 0, 12))).value == Hit(0, 0, 3)
 
 
-def test_progress_moves_no_counter() -> None:
+def test_progress_moves_no_counter_where_effects_are_immediate() -> None:
     model = model_of()
     start(model, run(0, 0, 4))
-    assert model.predict(Progress()) == Outcome(None, None, (), ((1, 0, 7),))
+    assert model.predict(Progress()) == Outcome(Progressed((0,)), None, (), ((1, 0, 7),))
+    assert model.predict(Progress()) == Outcome(Progressed(), None, (), ((1, 0, 7),)), (
+        "a unit is reported once"
+    )
     assert count(model.tokens(0)) == 4
 
 

@@ -1,7 +1,8 @@
 """Rules over the documents: what they name exists, and what the code says is not said again.
 
-Verifies: links, decision numbers, the glossary's index, named files and commands, invariants' statements, and the two
-import rules on which decisions 0007 and 0008 rest.  Does not verify: that a sentence is true.
+Verifies: links, decision numbers, sections of the design contract, the glossary's index, named files and commands,
+invariants' statements, and the two import rules on which decisions 0007 and 0008 rest.  Does not verify: that a
+sentence is true.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _HEADING = re.compile(r"^#+ +(.*?) *$", re.MULTILINE)
 _DECISION_FILE = re.compile(r"(\d{4})-[a-z0-9-]+\.md")
 _DECISION_NAMED = re.compile(r"(?:decisions?[ \n]+|decided in |docs/decisions/)(\d{4})\b")
 _FILE = re.compile(r"[\w.-]+(?:/[\w.-]+)+\.(?:py|md|yaml|toml|txt|json)|(?:[\w.-]+/)+")
+_SECTION = r"\d+(?:\.\d+)*"
+_CITED = re.compile(rf"\bDESIGN[\s#:]+({_SECTION}(?:(?:,| and)[\s#:]+{_SECTION})*)")
 _DEFINED = re.compile(r"^- \*\*(.+?)\*\*:", re.MULTILINE)
 _INDEXED = re.compile(r"(?<!\*)\*([^*]+)\*(?!\*)")
 
@@ -111,6 +114,29 @@ def _code(root: Path) -> Iterator[Path]:
     return (root / "src" / path for path in package_files(root) if path.suffix == ".py")
 
 
+def design_sections(root: Path) -> set[str]:
+    """Return the sections of the design contract: its numbered headings, and the points of a numbered list in one."""
+    found: set[str] = set()
+    current = ""
+    for line in (root / "docs" / "DESIGN.md").read_text(encoding="utf-8").splitlines():
+        if heading := re.match(rf"#+ ({_SECTION})\.? ", line):
+            current = heading[1]
+            found.add(current)
+        elif point := re.match(r"(\d+)\. ", line):
+            found.add(f"{current}.{point[1]}")
+    return found
+
+
+def unknown_sections(root: Path) -> Iterator[str]:
+    """Yield each section of the design contract that documents or code cite and that it does not have."""
+    known = design_sections(root)
+    for path in [*documents(root), *_code(root)]:
+        for cited in _CITED.findall(path.read_text(encoding="utf-8")):
+            for section in re.findall(_SECTION, cited):
+                if section not in known:
+                    yield f"{path.relative_to(root).as_posix()}: DESIGN {section}"
+
+
 def glossary_problems(text: str) -> Iterator[str]:
     """Yield each term that the index and the definitions do not have in common, and each that is there twice."""
     _, _, rest = text.partition("\n## Index\n")
@@ -171,14 +197,18 @@ def repeated_statements(root: Path, statements: Iterable[str]) -> Iterator[str]:
         yield from (f"{path.relative_to(root).as_posix()}: {said}" for said in sorted(wanted) if said in text)
 
 
+#: Modules of the contract that hold the semantics table: its refusals and its counter changes.
+TABLE = ("semantics", "counters")
+
+
 def engine_reads_the_table(root: Path) -> Iterator[str]:
-    """Yield each module of the engine that imports the semantics table (decision 0007)."""
+    """Yield each module of the engine that imports the semantics table or its formulas (decision 0007)."""
     folder = root / "src" / PACKAGE
     for path in sorted((folder / "engine").rglob("*.py")):
         name = module_name(path, folder)
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for found in imports(tree, name, is_package=path.name == "__init__.py"):
-            if f"{found.target}.".startswith(f"{PACKAGE}.contract.semantics."):
+            if f"{found.target}.".startswith(tuple(f"{PACKAGE}.contract.{half}." for half in TABLE)):
                 yield f"{name}:{found.line}: {found.target}"
 
 

@@ -13,7 +13,7 @@ from kvcrucible.contract.profiles import PROFILES, Geometry, PlaneOrder, Side
 
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("backend")]
 
 P, D = 4, 256
 GEOMETRY = Geometry(layers=2, kv_heads=3, head_dim=D)

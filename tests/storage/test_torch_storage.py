@@ -13,7 +13,7 @@ from kvcrucible.contract.errors import BadArgument
 from kvcrucible.contract.profiles import PROFILES, Geometry, Plane, Role, Side, StorageProfile
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("backend")]
 
 P = 8
 

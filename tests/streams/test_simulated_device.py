@@ -21,10 +21,7 @@ from kvcrucible.engine.streams import (
     Device,
     EffectFailed,
     ImmediateDevice,
-    ImmediateStream,
     SimulatedDevice,
-    SimulatedStream,
-    Stream,
 )
 from kvcrucible.engine.streams.strategies import (
     Failing,
@@ -248,32 +245,24 @@ def test_an_event_of_another_device_is_refused() -> None:
         with pytest.raises(AssertionError, match="another device"):
             device.stream("copy").wait(foreign)
     with pytest.raises(AssertionError, match="another kind"):
-        SimulatedDevice().stream("copy").wait(ImmediateStream().record())
+        SimulatedDevice().stream("copy").wait(ImmediateDevice().stream("compute").record())
 
 
 # -- with the engine as it is ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "stream_of",
-    [
-        ImmediateStream,
-        SimulatedStream,
-        lambda: ImmediateDevice().stream("compute"),
-        lambda: SimulatedDevice(RandomWalk(1)).stream("compute"),
-    ],
-)
-def test_the_engine_takes_any_of_the_streams(stream_of: Callable[[], Any]) -> None:
+@pytest.mark.parametrize("device_of", [ImmediateDevice, lambda: SimulatedDevice(RandomWalk(1))])
+def test_the_engine_takes_any_of_the_devices(device_of: Callable[[], Any]) -> None:
     from kvcrucible.contract.operations import Prefill
 
-    stream: Stream = stream_of()
-    engine = Engine(Engine(_config()).config, None, stream)
+    device: Device = device_of()
+    engine = Engine(Engine(_config()).config, None, device)
     sequence = engine.submit(((1, 0, 20),), 4)
     engine.schedule()
     unit = engine.begin_unit([Prefill(sequence, 20)])
     engine.end_unit(unit)
-    stream.synchronize()
-    assert engine.progress() == (unit,)
+    device.synchronize()
+    assert engine.progress().units == (unit,)
 
 
 def _config() -> Any:

@@ -1,0 +1,69 @@
+"""``kvcrucible fuzz --matrix``: the acceptance campaign over all configurations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvcrucible.cli.console import console, print_json, safe, stderr_console
+from kvcrucible.contract.errors import ExitStatus
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from kvcrucible.fuzz.matrix import MatrixPlan, MatrixReport
+
+
+def run_and_print(
+    examples: int | None, steps: int, seed: int, jobs: int, out: Path, *, json_output: bool
+) -> ExitStatus:
+    """Run every configuration, print what became of each, and return the exit status."""
+    from kvcrucible.fuzz.matrix import LEAST_EXAMPLES, MatrixPlan, matrix_to_plain
+
+    plan = MatrixPlan(LEAST_EXAMPLES if examples is None else examples, steps, seed, out)
+    report = _run_with_progress(plan, jobs)
+    if json_output:
+        print_json(matrix_to_plain(report))
+    else:
+        _print(console(), report)
+    return report.status()
+
+
+def _run_with_progress(plan: MatrixPlan, jobs: int) -> MatrixReport:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from kvcrucible.fuzz.matrix import run_matrix
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=stderr_console(), transient=True) as progress:
+        task = progress.add_task("configurations", total=len(plan.configurations))
+        return run_matrix(plan, jobs, lambda _: progress.advance(task))
+
+
+def _print(screen: Console, report: MatrixReport) -> None:
+    from kvcrucible.cli.fuzz import print_pairs
+    from kvcrucible.cli.tables import Table
+
+    table = Table("pools", "profile", "host", "seed", "examples", "steps", "seconds", "verdict")
+    for cell in report.cells:
+        asked, found = cell.configuration, cell.report or {}
+        counts = [f"{found.get(name, 0):,}" for name in ("examples", "steps")]
+        table.add_row(
+            asked.pools, asked.profile, asked.host, str(cell.seed), *counts, f"{cell.seconds:.0f}",
+            cell.status.name.lower(),
+        )  # fmt: skip
+    screen.print(table)
+    for cell in report.cells:
+        failure = (cell.report or {}).get("failure")
+        if failure is not None:
+            first = failure["violations"][0]
+            screen.print(f"{cell.configuration.name}: {safe(first['invariant'])}: {safe(first['message'])}")
+            screen.print(f"  reproduction: {safe(str(failure['reproduction']))}")
+        elif not cell.held:
+            screen.print(f"{cell.configuration.name}: {cell.status.name.lower()}: {safe(cell.note)}")
+    print_pairs(screen, sum(1 for times in report.pairs.values() if times), report.missing_pairs())
+    missed = report.missed_goals()
+    if missed:
+        screen.print(f"coverage goals that no configuration reached: {', '.join(missed)}")
+    held = sum(cell.held for cell in report.cells)
+    screen.print(f"[bold]{held} of {len(report.cells)} configurations held[/bold]")

@@ -1,0 +1,413 @@
+"""Histories: what an engine did, as JSON Lines that any engine can write (DESIGN 6; decision 0017).
+
+The first line is the :class:`Header`; each further line is one operation with what came of it, told by its ``op``; the
+last is :class:`Close`.  The types here are the format: :func:`decoder` reads a line by them, and
+``schemas/history.schema.json`` is made from them.  ``docs/histories.md`` tells the author of an engine what to write.
+
+What every line may carry beside its own fields:
+
+``refused``    the kind of refusal; then nothing was done and what the operation would have given is left out
+``counters``   (leased, reserved, free) of each pool afterwards
+``more``       the next line goes on with this one: same ``op``, its lists continue the lists of this line
+
+Lists called ``pages`` hold a list for each pool, in pool order; trailing empty ones may be left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from kvcrucible.contract.errors import RefusalKind
+from kvcrucible.contract.operations import AdmissionMode, Identity, TransferOutcome, WaitingKind
+
+#: Name and version of the format; a change of meaning raises the number.
+HISTORY_FORMAT = "kvcrucible.history/1"
+
+#: Bytes of one line, its end included.  A prompt of 150,000 tokens in blocks of 64 takes three quarters of it; what is
+#: longer is written as several lines with ``more``.
+MAX_LINE_BYTES = 64 << 10
+
+#: Lines that make one operation; bounds what is held before it can be judged at all (16 MiB of text).
+MAX_PARTS = 256
+
+#: Largest integer: 64-bit signed, as other languages hold it.
+MAX_INTEGER = 2**63 - 1
+
+Id: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
+Signed: TypeAlias = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
+#: What a caller named; it may name nothing, and is then refused.
+Handle: TypeAlias = Signed
+Positive: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
+#: (source, start, length): see ``contract/tokens.py``.
+Run: TypeAlias = tuple[Signed, Signed, Positive]
+Runs: TypeAlias = list[Run]
+Counters: TypeAlias = list[tuple[Id, Id, Id]]
+PerPool: TypeAlias = list[list[Id]]
+#: (pool, page copied from, page copied to, columns).
+Copy: TypeAlias = tuple[Id, Id, Id, Id]
+Text: TypeAlias = Annotated[str, Meta(max_length=256)]
+
+
+class Shown(StrEnum):
+    """What a history shows; a rule that needs what is not shown is not judged, and the verdict says so."""
+
+    #: Which physical pages are granted, and not only how many.
+    PAGES = "pages"
+    #: ``generations`` beside ``pages``: how often each granted page has been granted.
+    GENERATIONS = "generations"
+    #: Rows of the block-table matrix.
+    ROWS = "rows"
+    #: Prompts and appended tokens are the real ones (else their runs only count).
+    TOKENS = "tokens"
+    #: Every hit is the longest that the contract allows, and candidates are tried in its order (DESIGN 4.9).
+    HITS = "hits"
+    #: Refusals and reasons to wait are the contract's, every one is written, and none is left out.
+    REFUSALS = "refusals"
+    #: Requests are admitted in the order in which they were submitted.
+    FIFO = "fifo"
+    #: Continuations are released in order of last use (else any that may be released may go first).
+    LRU = "lru"
+    #: ``copies``: every copy of a partial tail.
+    COPIES = "copies"
+    #: ``done`` of units, and pages that retire until their units are done (decision 0013).
+    FENCES = "fences"
+
+
+class Pool(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One pool; ``page_bytes`` is the size of a page on Host, 0 where there is no Host tier."""
+
+    name: Text
+    capacity_pages: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    page_size: Annotated[int, Meta(ge=1, le=2**31)]
+    page_bytes: Id = 0
+
+
+class Host(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The Host tier's arena."""
+
+    capacity_bytes: Positive
+    alignment_bytes: Positive
+
+
+class Header(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The first line.
+
+    ``reserves``: admission promises the worst case, so that an admitted sequence always finishes.  ``shows``: names of
+    :class:`Shown`; unknown ones are refused, since a reader that does not know them cannot judge by them.
+    """
+
+    format: Text
+    engine: Text
+    pools: Annotated[list[Pool], Meta(min_length=1, max_length=2)]
+    max_context: Positive
+    max_concurrency: Positive
+    shows: list[Shown]
+    reserves: bool = True
+    host: Host | None = None
+
+
+class _Line(Struct, tag_field="op", forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    counters: Counters | None = None
+    refused: RefusalKind | None = None
+    more: bool = False
+
+
+class IdentityFields(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What must be equal beside the tokens (DESIGN 4.9); absent fields are the defaults of ``Identity``."""
+
+    adapter: Text = ""
+    tenant_salt: Text = ""
+    weights_epoch: Signed = 0
+    position_mode: Text = "absolute"
+
+    def to_identity(self) -> Identity:
+        """Return the contract's identity."""
+        return Identity(self.adapter, self.tenant_salt, self.weights_epoch, self.position_mode)
+
+
+class Submit(_Line, tag="submit"):
+    """A request joins the queue as ``sequence``."""
+
+    prompt: Runs
+    max_new: Signed
+    sequence: Id | None = None
+    session: Text | None = None
+    consume: bool = False
+    identity: IdentityFields | None = None
+
+
+class Admission(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """How one request became active.  ``pages``: private copies of partial tails, at most one a pool."""
+
+    sequence: Id
+    mode: AdmissionMode
+    source: Id | None = None
+    hit: Id = 0
+    row: Id | None = None
+    pages: PerPool = []
+    generations: PerPool = []
+    copies: list[Copy] = []
+
+
+class Wait(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Why a queued request stays queued."""
+
+    sequence: Id
+    why: WaitingKind
+
+
+class Admit(_Line, tag="admit"):
+    """One request was tried: it was admitted, or it waits (one of the two); ``evicted`` were released for it."""
+
+    admission: Admission | None = None
+    wait: Wait | None = None
+    sequence: Handle | None = None
+    evicted: list[Id] = []
+
+
+class Schedule(_Line, tag="schedule"):
+    """The queue was tried from its head until one waits (``wait``) or it is empty."""
+
+    admitted: list[Admission] = []
+    wait: Wait | None = None
+    evicted: list[Id] = []
+
+
+class Work(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What a unit writes of one sequence: ``prefill`` positions of its prompt, or ``append`` tokens.
+
+    ``pages`` are those granted for it.  A work that is split over two lines by ``more`` is the last of one and the
+    first of the next: counts add up, lists go on.
+    """
+
+    sequence: Handle
+    prefill: Signed | None = None
+    append: Runs | None = None
+    backend: Signed | None = None
+    pages: PerPool = []
+    generations: PerPool = []
+
+
+class Begin(_Line, tag="begin"):
+    """A unit begins: pages are granted, mappings published, rows frozen."""
+
+    work: list[Work]
+    unit: Id | None = None
+    evicted: list[Id] = []
+
+
+class End(_Line, tag="end"):
+    """A unit ends.  ``frontiers``: Main's of the rows that live on, ``cancelled``: the others, both in order of work.
+
+    ``done``: its device effects are known to be over, so that its pages are at rest.
+    """
+
+    unit: Handle
+    commit: bool = True
+    done: bool = False
+    frontiers: list[tuple[Id, Id]] | None = None
+    cancelled: list[Id] = []
+
+
+class Fork(_Line, tag="fork"):
+    """A child shares the source's first ``position`` tokens; ``pages`` are its copies of partial tails."""
+
+    source: Handle
+    position: Signed
+    max_new: Signed
+    session: Text | None = None
+    sequence: Id | None = None
+    row: Id | None = None
+    pages: PerPool = []
+    generations: PerPool = []
+    copies: list[Copy] = []
+    evicted: list[Id] = []
+
+
+class Truncate(_Line, tag="truncate"):
+    """An active sequence is cut; ``pages`` are copies of cut pages that were shared."""
+
+    sequence: Handle
+    position: Signed
+    pages: PerPool = []
+    generations: PerPool = []
+    copies: list[Copy] = []
+    evicted: list[Id] = []
+
+
+class Checkpoint(_Line, tag="checkpoint"):
+    """What every pool has committed becomes findable, as ``checkpoint``."""
+
+    sequence: Handle
+    checkpoint: Id | None = None
+
+
+class Finish(_Line, tag="finish"):
+    """An active sequence ends; ``kept``: it stays as a continuation."""
+
+    sequence: Handle
+    retain: bool = True
+    kept: bool | None = None
+
+
+class Cancel(_Line, tag="cancel"):
+    """A queued or active sequence is dropped; ``done`` false: recorded for the end of its unit."""
+
+    sequence: Handle
+    done: bool | None = None
+
+
+class Release(_Line, tag="release"):
+    """A continuation is dropped."""
+
+    continuation: Handle
+
+
+class Pin(_Line, tag="pin"):
+    """A continuation is protected, or no longer."""
+
+    continuation: Handle
+    pinned: bool = True
+
+
+class Found(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """The best checkpoint for a prompt."""
+
+    source: Id
+    length: Id
+    checkpoint: Id | None = None
+
+
+class Lookup(_Line, tag="lookup"):
+    """What a prompt would hit; ``hit`` is absent where nothing is found."""
+
+    prompt: Runs
+    identity: IdentityFields | None = None
+    hit: Found | None = None
+
+
+class NewExtent(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """An extent of the host arena, in bytes, taken for the pages of one pool."""
+
+    pool: Id
+    offset: Id
+    size: Id
+
+
+class Demote(_Line, tag="demote"):
+    """A continuation's movable pages start towards Host, into one extent for each pool that has any to copy."""
+
+    continuation: Handle
+    keep: bool = False
+    transfer: Id | None = None
+    extents: list[NewExtent] = []
+
+
+class Restore(_Line, tag="restore"):
+    """A continuation's pages start towards Device; ``pages``: one for each without a Device copy, in logical order."""
+
+    continuation: Handle
+    keep: bool = False
+    transfer: Id | None = None
+    pages: PerPool = []
+    generations: PerPool = []
+    evicted: list[Id] = []
+
+
+class CancelTransfer(_Line, tag="cancel-transfer"):
+    """A transfer is marked, so that it ends with its source visible as before."""
+
+    transfer: Handle
+
+
+class Ended(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A transfer is over; ``failed``: one of its copies did not succeed."""
+
+    transfer: Id
+    outcome: TransferOutcome
+    failed: bool = False
+
+
+class Progress(_Line, tag="progress"):
+    """Finished effects were noted: units in order of their ends, transfers in order of their ids."""
+
+    units: list[Id] = []
+    transfers: list[Ended] = []
+
+
+class Table(_Line, tag="table"):
+    """What the block table maps for a sequence now, for each pool: a statement to be judged, no operation."""
+
+    sequence: Id
+    pages: PerPool
+
+
+class Close(_Line, tag="close"):
+    """The last line.  ``lines``: lines between the header and this one.  ``empty``: nothing is alive any more."""
+
+    lines: Id
+    empty: bool = False
+
+
+Line: TypeAlias = (
+    Submit
+    | Admit
+    | Schedule
+    | Begin
+    | End
+    | Fork
+    | Truncate
+    | Checkpoint
+    | Finish
+    | Cancel
+    | Release
+    | Pin
+    | Lookup
+    | Demote
+    | Restore
+    | CancelTransfer
+    | Progress
+    | Table
+    | Close
+)
+
+#: Every kind of line by its ``op``.
+LINES: dict[str, type[_Line]] = {kind.__struct_config__.tag: kind for kind in Line.__args__}
+
+
+def decoder() -> Callable[[bytes], Line]:
+    """Return what reads one line; it raises ``msgspec.DecodeError`` or ``msgspec.ValidationError``."""
+    return msgspec.json.Decoder(Line).decode
+
+
+def encoder() -> Callable[[Any], bytes]:
+    """Return what writes a header or a line, compact and without its end."""
+    return msgspec.json.Encoder().encode
+
+
+def make_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a header (``$defs/Header``) and of a line (``$defs/Line``)."""
+    (header, line), parts = msgspec.json.schema_components([Header, Line], ref_template="#/$defs/{name}")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$comment": "Made from kvcrucible.contract.history; a test compares the two.",
+        "title": HISTORY_FORMAT,
+        "anyOf": [header, line],
+        "$defs": parts | {"Line": line},
+    }
+
+
+@cache
+def schema() -> dict[str, Any]:
+    """Return the schema as it stands in ``schemas/history.schema.json``."""
+    text = resources.files("kvcrucible.contract").joinpath("schemas/history.schema.json").read_text("utf-8")
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded

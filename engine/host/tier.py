@@ -1,0 +1,225 @@
+"""The Host tier of one engine: its arena, its transfers, and what they need of pools, streams and storages.
+
+Implements the port of :mod:`kvcrucible.engine.host.transfer`.  Copies run on a stream of their own, which waits for
+what the compute stream was given before, so that they read what was written; nothing that they touch changes hands
+before they are over (DESIGN 4.4, 4.7, decision 0013).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from kvcrucible.contract.config import HostSpec
+from kvcrucible.contract.snapshot import Tier, Touched
+from kvcrucible.engine.host.arena import Extent, HostArena
+from kvcrucible.engine.host.packing import PackedLayout, coalesce
+from kvcrucible.engine.host.phases import Phase
+from kvcrucible.engine.host.replicas import Place, ReplicatedPage
+from kvcrucible.engine.host.slots import HostSlot, HostSlots
+from kvcrucible.engine.host.transfer import Transfer, copy_label
+from kvcrucible.engine.pages import LogicalPage
+from kvcrucible.engine.pool import Lease, PagePool, page_of
+from kvcrucible.engine.storage.interface import HostMemory, Storage
+from kvcrucible.engine.streams import Completion, DeviceStream, EffectFailed
+from kvcrucible.engine.work import WorkCounters
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A transfer that is not over, and the continuation for whose sake it was started."""
+
+    continuation: int
+    transfer: Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class _PartlyQueued:
+    """Some copies could not be queued; done once the others are over."""
+
+    event: Completion
+    failure: EffectFailed
+
+    @property
+    def done(self) -> bool:
+        """Whether what was queued is over."""
+        return self.event.done
+
+
+@dataclass(slots=True)
+class _Group:
+    """Pages of one transfer that lie in one extent: its pool, its number of slots, and (device page, slot) of each."""
+
+    extent: Extent
+    pool: int
+    slots: int
+    placed: list[tuple[int, int]] = field(default_factory=list)
+
+
+class HostTier:
+    """Extents of ``spec``'s arena for pages of ``pools``, and transfers between both tiers, by number.
+
+    ``active_pages`` returns the ids of all pages that active sequences hold.  The tier frees what transfers leave
+    behind; slots of clean copies are freed by the page ledger.
+    """
+
+    def __init__(
+        self,
+        spec: HostSpec,
+        pools: Sequence[PagePool],
+        storages: Sequence[Storage],
+        memory: HostMemory,
+        compute: DeviceStream,
+        copies: DeviceStream,
+        active_pages: Callable[[], set[int]],
+        touched: Touched,
+        work: WorkCounters,
+    ) -> None:
+        self.arena = HostArena(spec.capacity_bytes, spec.alignment_bytes)
+        self.slots = HostSlots(self.arena, [pool.spec.page_bytes for pool in pools])
+        self.memory = memory
+        self.under_way: dict[int, UnderWay] = {}
+        self._pools, self._storages = pools, storages
+        self._compute, self._copies = compute, copies
+        self._active_pages = active_pages
+        self._touched, self._work = touched, work
+        self._next = 0
+
+    # -- transfers -----------------------------------------------------------------------------------------------------
+
+    def start(self, source: Tier, pages: Sequence[LogicalPage], continuation: int, keep: bool) -> int:
+        """Start moving ``pages`` out of ``source``; return the transfer's number.
+
+        Raises ``HostGeometry`` or ``DeviceCapacity`` and then has changed nothing.
+        """
+        number = self._next
+        transfer = Transfer(self, number, source, pages, keep_source=keep)
+        try:
+            transfer.start()
+        except Exception:
+            for page in pages:
+                page.settle()
+            raise
+        self._next += 1
+        self.under_way[number] = UnderWay(continuation, transfer)
+        for page in pages:
+            page.transfer = number
+            self._touched.pages.add(page.page)
+        self._touched.transfers.add(number)
+        return number
+
+    def cancel(self, number: int) -> None:
+        """Mark a transfer that is under way; it will be abandoned."""
+        self.under_way[number].transfer.cancel()
+        self._touched.transfers.add(number)
+
+    def page_ended(self, page: LogicalPage) -> None:
+        """Learn that the last reference to a page in a transfer is gone."""
+        assert page.transfer is not None
+        self.under_way[page.transfer].transfer.drop(page.page)
+        self._touched.transfers.add(page.transfer)
+
+    def progress(self) -> list[tuple[int, Transfer]]:
+        """End the transfers whose copies are over as far as the host knows; return them in order of their numbers."""
+        over = [(n, one.transfer) for n, one in self.under_way.items() if one.transfer.progress()]
+        for number, transfer in over:
+            del self.under_way[number]
+            self._touched.transfers.add(number)
+            self._count(transfer)
+            for move in transfer.moves:
+                page = move.page
+                assert isinstance(page, LogicalPage)
+                page.transfer = None
+                self._touched.pages.add(page.page)
+                if not move.dropped:
+                    page.settle()
+        return over
+
+    def _count(self, transfer: Transfer) -> None:
+        if transfer.phase is Phase.ABANDONED:
+            self._work.transfers_abandoned += 1
+        elif transfer.source is Tier.DEVICE:
+            self._work.pages_demoted += len(transfer.pages)
+        else:
+            self._work.pages_restored += len(transfer.pages)
+
+    # -- the transfers' port -------------------------------------------------------------------------------------------
+
+    def reserve(self, tier: Tier, pages: Sequence[ReplicatedPage]) -> Sequence[Place]:
+        """Return one place in ``tier`` for each page, all or none: on Host from one extent a pool."""
+        wanted = [0] * len(self._pools)
+        for page in pages:
+            wanted[_logical(page).pool] += 1
+        given: Sequence[Sequence[Place]]
+        given = self.slots.reserve(wanted) if tier is Tier.HOST else self._lease(wanted)
+        places: list[Iterator[Place]] = [iter(of_pool) for of_pool in given]
+        taken: list[Place] = [next(places[_logical(page).pool]) for page in pages]
+        return taken
+
+    def copy(
+        self, number: int, source: Tier, copies: Sequence[tuple[ReplicatedPage, Place, Place]]
+    ) -> Completion:
+        """Queue one effect for each run of pages that follow one another on both sides."""
+        self._copies.wait(self._compute.record())
+        failure: EffectFailed | None = None
+        groups: dict[int, _Group] = {}
+        for page, *ends in copies:
+            lease, slot = ends if source is Tier.DEVICE else reversed(ends)
+            assert isinstance(lease, int)
+            assert isinstance(slot, HostSlot)
+            group = _Group(slot.extent, _logical(page).pool, slot.slots)
+            groups.setdefault(slot.extent.serial, group).placed.append((page_of(lease), slot.slot))
+        try:
+            for group in groups.values():
+                self._queue(number, source, group)
+        except EffectFailed as failed:
+            failure = failed
+        event = self._copies.record()
+        return event if failure is None else _PartlyQueued(event, failure)
+
+    def in_use(self, pages: Sequence[ReplicatedPage]) -> bool:
+        """Tell whether an active sequence holds one of the pages."""
+        return not self._active_pages().isdisjoint(page.page for page in pages)
+
+    def free(self, tier: Tier, ends: Sequence[tuple[ReplicatedPage, Place]]) -> None:
+        """Take places back; a device page that an outstanding unit has touched retires."""
+        if tier is Tier.HOST:
+            self.slots.free([place for _, place in ends if isinstance(place, HostSlot)])
+            return
+        for page, place in ends:
+            assert isinstance(place, int)
+            held = _logical(page)
+            self._pools[held.pool].release([place], [held.fence])
+
+    def _lease(self, wanted: Sequence[int]) -> list[Sequence[Lease]]:
+        """Return leases of ``wanted[pool]`` fresh pages of each pool; room has been made."""
+        given: list[Sequence[Lease]] = []
+        for pool, pages in zip(self._pools, wanted, strict=True):
+            assert pages <= pool.free, "room was not made"
+            reservation = pool.reserve(pages)
+            # By address, so that pages that follow one another in their slots do so on the device where they can.
+            given.append(sorted(pool.materialise(reservation, pages), key=page_of))
+            pool.close(reservation)
+        return given
+
+    def _queue(self, number: int, source: Tier, group: _Group) -> None:
+        spec, work = self._pools[group.pool].spec, self._work
+        # A storage holds planes of one kind; where a pool declares more, no storage is behind it and nothing moves.
+        planes = spec.planes[0]
+        layout = PackedLayout(planes.profile, planes.geometry, planes.page_size, planes.order, group.slots)
+        stored = self._storages[group.pool].planes()
+        act = self.memory.pack if source is Tier.DEVICE else self.memory.unpack
+        for run in coalesce(group.placed):
+            effect = partial(act, layout, group.extent.offset_bytes, stored, (run,))
+            self._copies.submit(effect, copy_label(number))
+            work.transfer_copies += 1
+            if source is Tier.DEVICE:
+                work.bytes_demoted += run.pages * spec.page_bytes
+            else:
+                work.bytes_restored += run.pages * spec.page_bytes
+
+
+def _logical(page: ReplicatedPage) -> LogicalPage:
+    assert isinstance(page, LogicalPage)
+    return page

@@ -1,0 +1,101 @@
+"""Demotion and restoration of continuations: what moves, what it takes, and how it ends (DESIGN 4.4, decision 0013)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kvcrucible.contract.operations import TransferEnded, TransferOutcome
+from kvcrucible.contract.snapshot import Tier
+from kvcrucible.engine import guards
+from kvcrucible.engine.host.phases import Phase
+from kvcrucible.engine.host.tier import HostTier
+from kvcrucible.engine.host.transfer import Transfer
+from kvcrucible.engine.pages import LogicalPage
+from kvcrucible.engine.records import Continuation
+from kvcrucible.engine.storage.interface import HostMemory
+from kvcrucible.engine.storage.null import host_memory_of
+
+if TYPE_CHECKING:
+    from kvcrucible.engine.engine import Engine
+
+_OUTCOMES = {
+    Phase.MOVED: TransferOutcome.MOVED,
+    Phase.KEPT: TransferOutcome.KEPT,
+    Phase.ABANDONED: TransferOutcome.ABANDONED,
+}
+
+
+def host_tier(engine: Engine, memory: HostMemory | None) -> HostTier | None:
+    """Return the Host tier of an engine that is being built, None where its configuration has none."""
+    spec = engine.config.host
+    if spec is None:
+        return None
+    return HostTier(
+        spec,
+        engine.pools,
+        engine.storages,
+        host_memory_of(spec, memory),
+        engine.stream,
+        engine.copies,
+        partial(active_pages, engine),
+        engine.touched,
+        engine.work,
+    )
+
+
+def active_pages(engine: Engine) -> set[int]:
+    """Return the ids of all pages that active sequences hold; linear in them, so asked for by transfers alone."""
+    return {
+        page.page for record in engine.sequences.values() for space in record.spaces for page in space.pages
+    }
+
+
+def demote(engine: Engine, kept: Continuation, keep: bool) -> int:
+    """Start moving what is on Device and held by no active sequence; return the transfer's number."""
+    asked = f"demote {kept.continuation}"
+    held = active_pages(engine)
+    pages = [page for page in _at(kept, Tier.DEVICE) if page.page not in held]
+    if not pages:
+        raise guards.nothing_to_move(asked, kept, Tier.DEVICE)
+    host = guards.require_host(engine.host, asked)
+    return host.start(Tier.DEVICE, pages, kept.continuation, keep)
+
+
+def restore(engine: Engine, kept: Continuation, keep: bool) -> int:
+    """Make room, then start moving back what is on Host; return the transfer's number."""
+    asked = f"restore {kept.continuation}"
+    pages = _at(kept, Tier.HOST)
+    if not pages:
+        raise guards.nothing_to_move(asked, kept, Tier.HOST)
+    host = guards.require_host(engine.host, asked)
+    need = [0] * len(engine.pools)
+    for page in pages:
+        need[page.pool] += page.device < 0
+    engine.make_room(asked, need, protected=kept.continuation)
+    return host.start(Tier.HOST, pages, kept.continuation, keep)
+
+
+def end_transfers(engine: Engine) -> tuple[TransferEnded, ...]:
+    """End what is over as far as the host knows, in order of the numbers."""
+    if engine.host is None:
+        return ()
+    over = engine.host.progress()
+    ended = tuple([_ended(number, transfer) for number, transfer in over])
+    if any(one.outcome is not TransferOutcome.ABANDONED for one in ended):
+        engine.cache.note_residency()
+    return ended
+
+
+def _at(kept: Continuation, tier: Tier) -> list[LogicalPage]:
+    """Return the pages that are visible in ``tier`` and in no transfer, pool by pool in logical order."""
+    return [
+        page
+        for space in kept.spaces
+        for page in space.pages
+        if page.visible is tier and page.transfer is None
+    ]
+
+
+def _ended(number: int, transfer: Transfer) -> TransferEnded:
+    return TransferEnded(number, _OUTCOMES[transfer.phase], transfer.failure is not None)

@@ -1,0 +1,240 @@
+"""Whole journeys between Device and Host: situations that single steps, drawn one by one, would hardly ever meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from kvcrucible.contract.operations import (
+    Cancel,
+    Demote,
+    Finish,
+    Fork,
+    Lookup,
+    Progress,
+    Release,
+    Restore,
+    Submit,
+    Truncate,
+)
+from kvcrucible.contract.tokens import canonical, run
+from kvcrucible.fuzz.draws import SOURCES, Length, lengths
+from kvcrucible.fuzz.moving import ALL_EFFECTS, Moving
+from kvcrucible.fuzz.steps import RunEffects
+
+#: How many single effects a transfer is watched for; one that takes longer is left to itself. With two pools, six
+#: planes and a unit's own effects before it, the end of a short one comes after about thirty.
+WATCHED_EFFECTS = 40
+
+#: How many open effects take place before the next look; mostly some or all.
+some_effects = st.sampled_from((ALL_EFFECTS, 3, 0, 1, 8))
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a journey is drawn with; each uses what it has a use for."""
+
+    length: Length
+    back: int
+    source: int
+    first: int
+    keep: bool
+    release: bool
+    cut: bool
+    down: bool
+
+
+routes = st.builds(
+    Route,
+    lengths,
+    st.integers(0, 3),
+    st.sampled_from(SOURCES),
+    some_effects,
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+
+
+class Journeys(Moving):
+    """Journeys, each a method of a :class:`Route`; no rules."""
+
+    def there_and_back(self, route: Route) -> None:
+        """Demote, restore and demote again, keeping copies on the way."""
+        kept = self.movable(route.back)
+        for kind, keep in ((Demote, route.keep), (Restore, route.release), (Demote, route.cut)):
+            if kept is None or kept not in self.lock.model.continuations():
+                return
+            self.take(kind(kept, keep))
+            self.settle()
+
+    def next_turn(self, route: Route) -> None:
+        """Let the next turn of a session come and go while what its last one left moves."""
+        sequence, model = self.grown(), self.lock.model
+        if sequence is None or model.queue:
+            return
+        alive = set(model.sequences())
+        self.take(Fork(sequence, max(1, model.frontier(sequence) - route.back), 0, "s"))
+        turn = self.newest(alive)
+        if turn is None:
+            return
+        self.take(Finish(turn), *([Finish(sequence)] if route.release else []))
+        if turn not in model.continuations() or not model.movable(turn):
+            return
+        self.take(Demote(turn, route.keep))
+        self.happens(route.first)
+        child = self.come_back(turn, route.length, consume=False)
+        if child is not None and not model.in_flight(child):
+            self.take(Finish(child))
+        self.settle()
+
+    def twins(self, route: Route) -> None:
+        """Move two continuations that share pages: one is released while it moves, or both come back at once."""
+        sequence, model = self.grown(), self.lock.model
+        if sequence is None:
+            return
+        alive = set(model.sequences())
+        self.take(Fork(sequence, max(1, model.frontier(sequence) - route.back), 0))
+        other = self.newest(alive)
+        self.take(*(Finish(one) for one in (sequence, other) if one is not None))
+        if sequence not in model.continuations() or other not in model.continuations():
+            return
+        self.take(Demote(sequence))
+        if route.release and not model.pinned(sequence):
+            self.take(Release(sequence))
+        self.settle()
+        if route.cut:
+            self.take(Lookup(canonical([*model.tokens(other), (2, 900, 1)]), model.identity(other)))
+        for kept in (other, sequence):
+            if kept in model.continuations():
+                self.take(Restore(kept, route.keep))
+        self.settle()
+
+    def last_holder(self, route: Route) -> None:
+        """Release a continuation that moves, so that a child alone holds its pages; then cut or end the child."""
+        sequence, model = self.grown(), self.lock.model
+        if sequence is None:
+            return
+        self.take(Finish(sequence))
+        if sequence not in model.continuations() or not model.movable(sequence):
+            return
+        self.take(Demote(sequence, route.keep))
+        position, alive = max(1, model.frontier(sequence) - route.back), set(model.sequences())
+        self.take(Fork(sequence, position, self.placeable(self.page_size, position, large=False)))
+        child = self.newest(alive)
+        if child is None:
+            return
+        if not model.pinned(sequence):
+            self.take(Release(sequence))
+        if route.cut:
+            inside = max(0, (position // self.page_size - 1) * self.page_size + 1)
+            self.take(Truncate(child, min(position, route.back if route.down else inside)))
+        else:
+            self.take(Cancel(child) if route.down else Finish(child))
+        self.settle()
+
+    def change_what_has_a_copy(self, route: Route) -> None:
+        """Bring a continuation back to Device with copies on Host, take it up, and write or cut where it ends; then
+        demote it again, so that whatever copy is left shows.
+        """
+        kept, model = self.grown(), self.lock.model
+        if kept is None or model.queue:
+            return
+        frontier = model.frontier(kept)
+        self.take(Finish(kept))
+        for kind in (Demote, Restore):
+            if kept not in model.continuations():
+                return
+            self.take(kind(kept, True))
+            self.settle()
+        if kept not in model.continuations():
+            return
+        child = self.come_back(kept, route.length, consume=True, prefill=route.release)
+        if child is None or model.in_flight(child):
+            return
+        if route.cut:
+            inside = frontier // self.page_size * self.page_size - 1 if route.keep else frontier - route.back
+            self.take(Truncate(child, max(0, min(inside, model.frontier(child)))))
+        self.take(Finish(child))
+        if route.down and child in model.continuations():
+            self.take(Demote(child))
+        self.settle()
+
+    def fill_the_arena(self, route: Route) -> None:
+        """Fill the arena with small extents, free every other one, and demote something larger."""
+        sequence, model = self.grown(), self.lock.model
+        if sequence is None:
+            return
+        away: list[int] = []
+        for _ in range(min(self.lock.setting.capacity_pages, 6)):
+            alive, used = set(model.sequences()), model.host_used_bytes
+            self.take(Fork(sequence, 1, 0))
+            child = self.newest(alive)
+            if child is None:
+                break
+            self.take(Finish(child), Demote(child))
+            self.settle()
+            if model.host_used_bytes == used:
+                break
+            away.append(child)
+        self.take(*(Release(one) for one in away[int(route.down) :: 2] if one in model.continuations()))
+        self.take(Finish(sequence), Demote(sequence))
+        self.settle()
+
+    def restore_under_pressure(self, route: Route) -> None:
+        """Demote a continuation, fill the pool with something else, and restore it."""
+        kept, model = self.movable(route.back), self.lock.model
+        if kept is None or model.queue:
+            return
+        self.take(Demote(kept))
+        self.settle()
+        size = self.lock.setting.placeable_tokens - route.back * self.page_size
+        if size > 0:
+            alive = set(model.sequences())
+            self.start(Submit(run(route.source, 700, size), 0), patient=False, prefill=True)
+            filler = self.newest(alive)
+            if filler is not None and not route.release:
+                self.take(Finish(filler))
+        if kept in model.continuations():
+            self.take(Restore(kept, route.keep))
+        self.settle()
+
+    def watch(self, route: Route) -> None:
+        """Write, retain and move at once, and look after every single thing that the device does; what stands in the
+        way is ended before.
+        """
+        model, tokens = self.lock.model, route.length.tokens(self.page_size) + 1
+        self.take(*(Cancel(request) for request in model.queue))
+        self.settle()
+        sequence = self.fresh(route.source, tokens)
+        if sequence is None:
+            self.take(*(Cancel(one) for one in model.sequences() if not model.in_flight(one)))
+            self.take(*(Release(one) for one in model.continuations() if not model.pinned(one)))
+            self.settle()
+            sequence = None if model.queue else self.fresh(route.source, tokens)
+        if sequence is None:
+            return
+        self.take(Finish(sequence))
+        for kind in (Demote, Restore)[: 1 + route.down]:
+            if sequence not in model.continuations():
+                return
+            self.take(kind(sequence, route.keep and route.cut))
+            for _ in range(WATCHED_EFFECTS if self.lock.setting.lagging else 1):
+                if not model.transfers():
+                    break
+                self.take(RunEffects(1), Progress())
+
+
+#: The journeys by name.
+JOURNEYS = {
+    "there-and-back": Journeys.there_and_back,
+    "next-turn": Journeys.next_turn,
+    "twins": Journeys.twins,
+    "last-holder": Journeys.last_holder,
+    "change-what-has-a-copy": Journeys.change_what_has_a_copy,
+    "fill-the-arena": Journeys.fill_the_arena,
+    "restore-under-pressure": Journeys.restore_under_pressure,
+    "watch": Journeys.watch,
+}

@@ -1,0 +1,1 @@
+"""Fuzzing of the kernels by themselves: ragged batches over poisoned pools against the oracle, on every back-end."""

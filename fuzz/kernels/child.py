@@ -1,0 +1,90 @@
+"""Runs in a child process: plants one fault or none, then a kernel campaign or one given case.
+
+``python -m kvcrucible.fuzz.kernels.child FAULT TARGET …``; FAULT ``none`` plants nothing.  Writes the report as one
+JSON object; the exit status is 0 held, 1 violation, 3 cut short.  Nothing of the engine may be imported before the
+fault is planted, so imports stand where they are needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import traceback
+from pathlib import Path
+
+from kvcrucible.contract.errors import ExitStatus
+from kvcrucible.fuzz.faults.overlay import plant
+from kvcrucible.fuzz.kernels.cells import KERNELS, all_cells, pairwise
+
+#: Names the kernels as they are.
+NO_FAULT = "none"
+
+
+def main(arguments: list[str] | None = None) -> ExitStatus:
+    """Carry out the command line and return the exit status."""
+    options = _parse(arguments)
+    if options.fault != NO_FAULT:
+        from kvcrucible.fuzz.faults.catalogue import kernel_catalogue, source_of
+
+        fault = kernel_catalogue()[options.fault]
+        # Kernels are imported at their first call: a fault that no longer matches has to be refused before that.
+        fault.apply_to(source_of(fault.module))
+        plant(fault)
+    import torch
+
+    from kvcrucible.fuzz.kernels.backends import TARGETS
+    from kvcrucible.fuzz.kernels.campaign import KernelReport, run
+
+    torch.set_num_threads(1)
+    target = TARGETS[options.target]
+    if options.case is not None:
+        from kvcrucible.fuzz.kernels.cases import case_from_json
+        from kvcrucible.fuzz.kernels.checks import check
+
+        case = case_from_json(options.case.read_text("utf-8"))
+        report = KernelReport(target.name, case.seed, [case.cell])
+        report.tried[case.cell] = 1
+        found = check(case, target.backend, target.device)
+        report.failure = (case, tuple(found)) if found else None
+    else:
+        wanted = all_cells(
+            options.kernel or KERNELS, **({"profiles": options.profile} if options.profile else {})
+        )
+        if options.pairwise:
+            wanted = pairwise(wanted, options.seed)
+
+        def progress(report: KernelReport) -> None:
+            done = len(report.wanted) - len(report.uncovered)
+            sys.stderr.write(f"{done} {len(report.wanted)} {report.tried.total()}\n")
+            sys.stderr.flush()
+
+        report = run(target, wanted, options.examples, options.seed, options.seconds, progress)
+    json.dump(report.to_plain(), sys.stdout)
+    if report.failure is not None:
+        return ExitStatus.VIOLATION
+    return ExitStatus.INCONCLUSIVE if report.cut_short else ExitStatus.HELD
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m kvcrucible.fuzz.kernels.child")
+    parser.add_argument("fault")
+    parser.add_argument("target")
+    parser.add_argument("--examples", type=int, default=2, help="examples of each cell")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=None)
+    parser.add_argument("--kernel", action="append", default=[])
+    parser.add_argument("--profile", action="append", default=[])
+    parser.add_argument("--pairwise", action="store_true", help="few cells that hold every pair")
+    parser.add_argument("--case", type=Path, default=None, help="run this file's case instead of a campaign")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    try:
+        status = main()
+    except Exception:
+        # Python's own status for an uncaught exception is 1, which here means that an invariant is broken.
+        traceback.print_exc()
+        status = ExitStatus.INTERNAL
+    sys.exit(status)

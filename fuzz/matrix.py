@@ -1,0 +1,227 @@
+"""The acceptance campaign: every combination of pools, storage profile and Host tier, each in a process of its own.
+
+A configuration holds only where its campaign reported so.  A child that falls over, hangs or leaves no report is lost,
+and lost is not held.  Ordered pairs of operations are required of all configurations together.
+
+Does not verify: coverage goals of each configuration, which a campaign of this size need not reach alone; they are
+reported for all configurations together.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kvcrucible.contract.capabilities import Capabilities
+from kvcrucible.contract.errors import ExitStatus
+from kvcrucible.contract.profiles import PROFILES
+from kvcrucible.fuzz.cores import usable_cores
+from kvcrucible.fuzz.coverage import GOALS, within_reach
+from kvcrucible.fuzz.pairs import Pair, missing, pair_name, pair_of
+
+#: What an engine can consist of, with the backend's pool that stands beside Main.
+POOLS: dict[str, str | None] = {"main": None, "main+mtp": "mtp", "main+draft": "draft"}
+
+#: Names of having a Host tier.
+HOSTS: dict[str, bool] = {"off": False, "on": True}
+
+#: Fewest examples of one configuration for its silence to count.
+LEAST_EXAMPLES = 200
+
+#: Seconds after which a configuration counts as hung, for each example that it is to run: many times what one takes.
+SECONDS_PER_EXAMPLE = 10.0
+
+#: Characters of a lost child's last words that are kept.
+_LAST_WORDS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One cell of the matrix."""
+
+    pools: str
+    profile: str
+    host: str
+
+    @property
+    def name(self) -> str:
+        """How reports show it."""
+        return f"{self.pools} {self.profile} host {self.host}"
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixPlan:
+    """What to run: ``examples`` and at most ``steps`` rules each, in every configuration, at payload depth.
+
+    ``out``: folder for reproductions.  Configuration number i takes the seed ``seed`` + i.
+    """
+
+    examples: int = LEAST_EXAMPLES
+    steps: int = 60
+    seed: int = 0
+    out: Path | None = None
+    configurations: tuple[Configuration, ...] = field(
+        default_factory=lambda: tuple(
+            Configuration(pools, profile, host) for host in HOSTS for pools in POOLS for profile in PROFILES
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What became of one configuration; ``report`` is its campaign's, None where it was lost."""
+
+    configuration: Configuration
+    seed: int
+    status: ExitStatus
+    seconds: float
+    report: dict[str, Any] | None = None
+    note: str = ""
+
+    @property
+    def held(self) -> bool:
+        """Whether its campaign ran to its end and found nothing."""
+        return self.status is ExitStatus.HELD
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixReport:
+    """All configurations, in the order of the plan."""
+
+    plan: MatrixPlan
+    cells: tuple[Cell, ...]
+
+    @property
+    def pairs(self) -> Counter[Pair]:
+        """Ordered pairs over all configurations."""
+        found: Counter[Pair] = Counter()
+        for cell in self.cells:
+            found.update(
+                {pair_of(name): times for name, times in (cell.report or {}).get("pairs", {}).items()}
+            )
+        return found
+
+    def missing_pairs(self) -> list[Pair]:
+        """Return the possible pairs that no configuration reached."""
+        return missing(self.pairs, Capabilities("paged"), self._hosts())
+
+    def missed_goals(self) -> list[str]:
+        """Return the coverage goals within reach that no configuration reached."""
+        found: Counter[str] = Counter()
+        for cell in self.cells:
+            found.update((cell.report or {}).get("goals", {}))
+        backends = {POOLS[cell.configuration.pools] for cell in self.cells}
+        able = Capabilities("paged")
+        due = [name for name, goal in GOALS.items() if within_reach(goal, able, backends, self._hosts())]
+        return [name for name in due if not found[name]]
+
+    def status(self) -> ExitStatus:
+        """Return the exit status: 0 only where every configuration held and no pair and no goal is missing."""
+        statuses = {cell.status for cell in self.cells}
+        for worst in (ExitStatus.VIOLATION, ExitStatus.INTERNAL, ExitStatus.NOT_RUN, ExitStatus.INCONCLUSIVE):
+            if worst in statuses:
+                return worst
+        short = any(cell.report is None or cell.report["examples"] < LEAST_EXAMPLES for cell in self.cells)
+        incomplete = short or self.missing_pairs() or self.missed_goals()
+        return ExitStatus.INCONCLUSIVE if incomplete else ExitStatus.HELD
+
+    def _hosts(self) -> set[bool]:
+        return {HOSTS[cell.configuration.host] for cell in self.cells}
+
+
+def run_matrix(
+    plan: MatrixPlan, jobs: int = 1, on_done: Callable[[Cell], None] | None = None
+) -> MatrixReport:
+    """Run every configuration, at most ``jobs`` and no more than this process has cores at a time."""
+
+    def one(numbered: tuple[int, Configuration]) -> Cell:
+        cell = run_cell(plan, numbered[1], plan.seed + numbered[0])
+        if on_done is not None:
+            on_done(cell)
+        return cell
+
+    with ThreadPoolExecutor(max(1, min(jobs, usable_cores()))) as pool:
+        return MatrixReport(plan, tuple(pool.map(one, enumerate(plan.configurations))))
+
+
+def run_cell(plan: MatrixPlan, configuration: Configuration, seed: int) -> Cell:
+    """Run one configuration's campaign in a child process."""
+    began = time.perf_counter()
+    try:
+        done = subprocess.run(
+            command(plan, configuration, seed),
+            capture_output=True, text=True, check=False, timeout=SECONDS_PER_EXAMPLE * plan.examples,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        seconds = time.perf_counter() - began
+        return Cell(configuration, seed, ExitStatus.INTERNAL, seconds, None, "it did not end in time")
+    return judged(configuration, seed, done.returncode, done.stdout, done.stderr, time.perf_counter() - began)
+
+
+def command(plan: MatrixPlan, configuration: Configuration, seed: int) -> Sequence[str]:
+    """Return the command line of one configuration: what somebody would type to run it alone."""
+    options = {
+        "--depth": "payload",
+        "--pools": configuration.pools,
+        "--profile": configuration.profile,
+        "--host": configuration.host,
+        "--examples": str(plan.examples),
+        "--steps": str(plan.steps),
+        "--seed": str(seed),
+    }
+    if plan.out is not None:
+        options["--out"] = str(plan.out)
+    words = [word for option in options.items() for word in option]
+    return [sys.executable, "-m", "kvcrucible", "fuzz", *words, "--json"]
+
+
+def judged(
+    configuration: Configuration, seed: int, returncode: int, stdout: str, stderr: str, seconds: float
+) -> Cell:
+    """Return what a child's end says; without a report of its own it is lost, whatever its status."""
+    words = stderr.strip()[-_LAST_WORDS:]
+    statuses = {status.value: status for status in ExitStatus}
+    try:
+        report = json.loads(stdout)
+        violated = report["failure"] is not None
+    except (ValueError, KeyError, TypeError):
+        status = ExitStatus.NOT_RUN if returncode == ExitStatus.NOT_RUN else ExitStatus.INTERNAL
+        return Cell(configuration, seed, status, seconds, None, words or f"status {returncode}, no report")
+    status = statuses.get(returncode, ExitStatus.INTERNAL)
+    if violated != (status is ExitStatus.VIOLATION):
+        return Cell(configuration, seed, ExitStatus.INTERNAL, seconds, report, "status and report disagree")
+    return Cell(configuration, seed, status, seconds, report, words)
+
+
+def matrix_to_plain(report: MatrixReport) -> dict[str, Any]:
+    """Return the report as JSON-ready data."""
+    return {
+        "format": "kvcrucible.fuzz-matrix/1",
+        "status": report.status().value,
+        "examples": sum((cell.report or {}).get("examples", 0) for cell in report.cells),
+        "steps": sum((cell.report or {}).get("steps", 0) for cell in report.cells),
+        "pairs": {pair_name(pair): times for pair, times in sorted(report.pairs.items())},
+        "pairs_missing": [pair_name(pair) for pair in report.missing_pairs()],
+        "goals_missed": report.missed_goals(),
+        "configurations": [
+            {
+                "pools": cell.configuration.pools,
+                "profile": cell.configuration.profile,
+                "host": cell.configuration.host,
+                "seed": cell.seed,
+                "status": cell.status.value,
+                "seconds": round(cell.seconds, 1),
+                "note": cell.note,
+                "report": cell.report,
+            }
+            for cell in report.cells
+        ],
+    }

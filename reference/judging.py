@@ -1,0 +1,131 @@
+"""What the accounting model knows before an operation: the facts by which the semantics table judges it (DESIGN 4.14).
+
+Facts about pages that an operation would take are not here: they come from trying it out
+(:mod:`kvcrucible.reference.accounting`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeAlias
+
+from kvcrucible.contract.config import EngineConfig
+from kvcrucible.contract.operations import (
+    Cancel,
+    CancelTransfer,
+    Checkpoint,
+    Demote,
+    EndUnit,
+    Finish,
+    Fork,
+    Lookup,
+    Operation,
+    Pin,
+    Release,
+    Restore,
+    Submit,
+    Truncate,
+    TryAdmit,
+)
+from kvcrucible.contract.semantics import Facts, Row, refusals
+from kvcrucible.contract.snapshot import Tier
+from kvcrucible.contract.tokens import count
+from kvcrucible.reference.inspection import Inspection
+
+#: Operations and works with the facts by which the table judges them.
+Judged: TypeAlias = list[tuple[type, Facts]]
+
+
+def first_row(judged: Judged) -> Row | None:
+    """The row of highest precedence that refuses any of them (a unit of several works is judged by all, 0003)."""
+    rows = [row for kind, facts in judged for row in refusals(kind, facts)]
+    return min(rows, key=lambda row: row.kind.precedence, default=None)
+
+
+class Judging(Inspection):
+    """Facts about operations that :attr:`books` are asked for; nothing here changes anything."""
+
+    config: EngineConfig
+    holes: tuple[int, ...] | None
+
+    def _about(self, sequence: int) -> Facts:
+        """What is known of the sequence that an operation addresses."""
+        facts = Facts(
+            state=self.books.state(sequence),
+            max_context=self.config.max_context,
+            capacity_pages=self.books.capacity,
+            free_rows=self.rows_free,
+            host=self.config.host is not None,
+        )
+        entry = self.books.entry(sequence)
+        if entry is None:
+            return facts
+        return replace(
+            facts,
+            in_flight=entry.unit is not None,
+            pinned=entry.pinned,
+            frontier=entry.frontier,
+            backend_frontier=entry.backend if len(self.config.pools) > 1 else None,
+            prompt=count(entry.prompt),
+            limit=entry.limit,
+            resident=self.books.resident(entry),
+        )
+
+    def _new(self, facts: Facts, limit: int, max_new: int) -> Facts:
+        """Add what is known of a sequence that is to grow to ``limit``."""
+        entitlement = tuple(self.books.pages(limit, pool) for pool in self.books.pools)
+        return replace(facts, limit=limit, max_new=max_new, entitlement_pages=entitlement)
+
+    def _with_movable(self, continuation: int, source: Tier) -> Facts:
+        """What is known of a continuation whose pages are to leave ``source``."""
+        facts, kept = self._about(continuation), self.books.continuations.get(continuation)
+        if kept is None:
+            return facts
+        pages = [len(self.books.movable(kept, source, pool)) for pool in self.books.pools]
+        return replace(facts, movable_pages=sum(pages))
+
+    def _with_extents(self, facts: Facts, continuation: int) -> Facts:
+        """Add what a demotion takes of the host arena, and what there is."""
+        kept, host = self.books.continuations.get(continuation), self.config.host
+        if kept is None or host is None:
+            return facts
+        sizes = tuple(extent.size_bytes for extent in self.books.extents(kept) if extent is not None)
+        holes = (host.capacity_bytes - self.books.host_used,) if self.holes is None else self.holes
+        return replace(facts, extent_bytes=sizes, hole_bytes=holes)
+
+    def _session_busy(self, session: str | None) -> bool:
+        return session is not None and any(entry.session == session for entry in self.books.active.values())
+
+    def _facts(self, operation: Operation) -> Facts:
+        match operation:
+            case Submit(prompt, max_new):
+                facts = Facts(
+                    prompt=count(prompt),
+                    max_context=self.config.max_context,
+                    capacity_pages=self.books.capacity,
+                )
+                return self._new(facts, count(prompt) + max_new, max_new)
+            case Lookup(prompt):
+                return Facts(prompt=count(prompt))
+            case TryAdmit(sequence):
+                entry = self.books.entry(sequence)
+                busy = entry is not None and self._session_busy(entry.session)
+                return replace(self._about(sequence), session_busy=busy)
+            case Fork(source, position, max_new, session):
+                facts = self._new(self._about(source), position + max_new, max_new)
+                return replace(facts, position=position, session_busy=self._session_busy(session))
+            case Truncate(sequence, position):
+                return replace(self._about(sequence), position=position)
+            case EndUnit(unit):
+                return Facts(unit_known=unit in self.books.units)
+            case Demote(continuation):
+                return self._with_extents(self._with_movable(continuation, Tier.DEVICE), continuation)
+            case Restore(continuation):
+                return self._with_movable(continuation, Tier.HOST)
+            case CancelTransfer(transfer):
+                return Facts(transfer_known=transfer in self.books.transfers)
+            case (
+                Checkpoint(sequence) | Finish(sequence) | Cancel(sequence) | Release(sequence) | Pin(sequence)
+            ):
+                return self._about(sequence)
+        raise AssertionError(operation)

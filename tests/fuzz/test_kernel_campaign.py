@@ -1,0 +1,182 @@
+"""Kernel campaigns: what they cover, that they hold on what is right, and find what is planted."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvcrucible.contract.errors import InputError
+from kvcrucible.fuzz.faults.catalogue import kernel_catalogue, source_of
+from kvcrucible.fuzz.kernels.cells import (
+    CLASSES,
+    KERNELS,
+    Cell,
+    all_cells,
+    lengths_of,
+    pairwise,
+    uncovered_pairs,
+)
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+FAULTS = list(kernel_catalogue().values())
+
+#: Where each fault is sought, so that a test takes seconds: kernels and a profile.
+SOUGHT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "tile-count-rounds-down": (("decode",), ("BF16",)),
+    "append-page-off-by-one": (("append",), ("BF16",)),
+    "causal-sees-next": (("prefill",), ("BF16",)),
+    "scale-of-first-group": (("decode",), ("INT8-G64",)),
+    "scale-groups-reversed": (("decode",), ("INT8-G64",)),
+    "address-wraps-attention": (("decode",), ("BF16",)),
+    "address-wraps-append": (("append",), ("BF16",)),
+    "reduce-drops-split": (("decode",), ("BF16",)),
+    "plan-drops-split": (("decode",), ("BF16",)),
+    "copy-past-frontier": (("copy",), ("BF16",)),
+    "copy-whole-page": (("copy",), ("BF16",)),
+    "stale-values-unmasked": (("decode",), ("BF16",)),
+    "bfloat16-cut": (("append",), ("BF16",)),
+    "runs-joined-by-slot": (("pack",), ("BF16",)),
+}
+#: The faults whose campaigns the fast tests run.
+FAST = ("copy-whole-page", "plan-drops-split")
+
+
+def test_cells_are_every_combination() -> None:
+    cells = all_cells()
+    assert len(cells) == len(set(cells)) == len(KERNELS) * 6 * 2 * len(CLASSES)
+    assert sorted(n for name in CLASSES for n in lengths_of(name)) == list(range(301))
+
+
+def test_few_cells_hold_every_pair() -> None:
+    cells = all_cells()
+    few = pairwise(cells, 3)
+    assert len(few) < len(cells) / 5
+    assert uncovered_pairs(cells, Counter(few)) == 0
+    assert uncovered_pairs(cells, Counter(few[:-1])) > 0
+
+
+def test_a_case_survives_being_written_and_hostile_ones_are_refused() -> None:
+    from kvcrucible.fuzz.kernels.cases import Case, case_from_json
+
+    case = Case(
+        Cell("decode", "BF16", "page-major", "1"), (1,), (1,), 64, 2, 2, 16, "float32", "nan", 1, 0, 0, False
+    )
+    assert case_from_json(case.to_json()) == case
+    plain = json.loads(case.to_json())
+    for change in ({"lengths": [10**9]}, {"lengths": [1, 1]}, {"cell": {}}, {"page_size": "64"}, {"more": 1}):
+        with pytest.raises(InputError):
+            case_from_json(json.dumps(plain | change))
+    for text in ("[]", "{", " " * 70_000):
+        with pytest.raises(InputError):
+            case_from_json(text)
+
+
+@pytest.mark.parametrize("target", ["cpu", "torch"])
+def test_a_small_campaign_holds_and_covers_its_cells(target: str) -> None:
+    from kvcrucible.fuzz.kernels.backends import TARGETS, why_not
+    from kvcrucible.fuzz.kernels.campaign import run
+
+    reason = why_not(TARGETS[target])
+    if reason is not None:
+        pytest.skip(reason)
+    report = run(TARGETS[target], pairwise(all_cells(), 0), 1, 0)
+    assert report.failure is None, report.failure
+    assert report.uncovered == []
+    assert set(report.by_kernel_and_profile()) == set(
+        product(KERNELS, {cell.profile for cell in all_cells()})
+    )
+
+
+def test_a_campaign_that_runs_out_of_time_says_what_it_left_out() -> None:
+    from kvcrucible.fuzz.kernels.backends import TARGETS
+    from kvcrucible.fuzz.kernels.campaign import run
+
+    report = run(TARGETS["torch"], all_cells(["copy"], ["FP32"]), 1, 0, seconds=0.0)
+    assert report.cut_short
+    assert len(report.uncovered) > 0
+
+
+def test_statuses_of_several_targets() -> None:
+    from kvcrucible.contract.errors import ExitStatus
+    from kvcrucible.fuzz.kernels.run import status_of
+
+    def report(**changes: Any) -> dict[str, Any]:
+        return {"failure": None, "not_run": None, "cut_short": False} | changes
+
+    missing, failed = report(not_run="no device"), report(failure={})
+    assert status_of([missing]) == ExitStatus.NOT_RUN
+    assert status_of([missing, report()]) == ExitStatus.HELD
+    assert status_of([report(cut_short=True), report()]) == ExitStatus.INCONCLUSIVE
+    assert status_of([report(cut_short=True), failed, missing]) == ExitStatus.VIOLATION
+
+
+def test_without_a_device_nothing_is_run_and_said_to_hold() -> None:
+    import torch
+
+    from kvcrucible.fuzz.kernels.backends import TARGETS
+    from kvcrucible.fuzz.kernels.run import KernelPlan, run_target
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a device")
+    report = run_target(TARGETS["cuda"], KernelPlan())
+    assert report["not_run"]
+    assert report["examples"] == 0
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
+def test_every_fault_matches_its_source_and_names_invariants(fault: Any) -> None:
+    from kvcrucible.invariants.registry import INVARIANTS
+    from kvcrucible.invariants.violation import ENGINE_FAULT
+
+    assert fault.apply_to(source_of(fault.module)) != source_of(fault.module)
+    assert set(fault.expects) <= {*INVARIANTS, ENGINE_FAULT}
+    assert fault.id in SOUGHT
+
+
+def test_the_kernel_catalogue_has_the_form_of_the_other(repository: Path) -> None:
+    import jsonschema
+    import yaml
+
+    folder = repository / "src/kvcrucible/fuzz/faults"
+    schema = json.loads((folder / "catalogue.schema.json").read_text("utf-8"))
+    jsonschema.validate(yaml.safe_load((folder / "kernels_catalogue.yaml").read_text("utf-8")), schema)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(fault, marks=[] if fault.id in FAST else [pytest.mark.slow]) for fault in FAULTS],
+    ids=lambda fault: fault.id,
+)
+def test_a_planted_fault_is_found(fault: Any) -> None:
+    from kvcrucible.fuzz.kernels.backends import why_not
+    from kvcrucible.fuzz.kernels.run import KernelPlan, run_target, target_of
+
+    target, (kernels, profiles) = target_of(fault), SOUGHT[fault.id]
+    reason = why_not(target)
+    if reason is not None:
+        pytest.skip(reason)
+    report = run_target(target, KernelPlan(4, 0, kernels=kernels, profiles=profiles, fault=fault.id))
+    assert report["failure"] is not None, report
+    found = {violation["invariant"] for violation in report["failure"]["violations"]}
+    assert found & set(fault.expects), report["failure"]
+
+
+@pytest.mark.slow
+def test_every_cell_holds_on_the_interpreter() -> None:
+    from kvcrucible.fuzz.kernels.backends import TARGETS, why_not
+    from kvcrucible.fuzz.kernels.run import KernelPlan, run_target
+
+    reason = why_not(TARGETS["interpreter"])
+    if reason is not None:
+        pytest.skip(reason)
+    report = run_target(TARGETS["interpreter"], KernelPlan(2, 0))
+    assert report["failure"] is None, report["failure"]
+    assert report["uncovered_cells"] == []
+    assert report["fewest_by_kernel_and_profile"] >= 20

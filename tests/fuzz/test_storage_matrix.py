@@ -1,0 +1,135 @@
+"""The matrix of configurations: what its verdict needs, and (slow) the acceptance campaign itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvcrucible.contract.errors import ExitStatus
+from kvcrucible.contract.profiles import PROFILES
+from kvcrucible.fuzz.cores import usable_cores
+from kvcrucible.fuzz.coverage import GOALS
+from kvcrucible.fuzz.matrix import (
+    LEAST_EXAMPLES,
+    Cell,
+    Configuration,
+    MatrixPlan,
+    MatrixReport,
+    command,
+    judged,
+    matrix_to_plain,
+    run_matrix,
+)
+from kvcrucible.fuzz.pairs import ALL_PAIRS, pair_name
+
+PLAN = MatrixPlan()
+FULL: dict[str, Any] = {
+    "examples": LEAST_EXAMPLES,
+    "steps": 1,
+    "failure": None,
+    "pairs": {pair_name(pair): 1 for pair in ALL_PAIRS},
+    "goals": dict.fromkeys(GOALS, 1),
+}
+
+
+def matrix(**changes: Any) -> MatrixReport:
+    """Return a matrix in which every configuration held, but for changes to the first one's report."""
+    cells = [Cell(one, seed, ExitStatus.HELD, 1.0, FULL) for seed, one in enumerate(PLAN.configurations)]
+    first = cells[0].configuration
+    status = changes.pop("status", ExitStatus.HELD)
+    cells[0] = Cell(first, 0, status, 1.0, {**FULL, **changes})
+    return MatrixReport(PLAN, tuple(cells))
+
+
+def test_every_combination_is_there_once() -> None:
+    assert len(PLAN.configurations) == 3 * len(PROFILES) * 2 == len(set(PLAN.configurations))
+    words = command(PLAN, Configuration("main+mtp", "NVFP4-G16", "on"), 7)
+    assert words[words.index("--host") + 1] == "on"
+    assert words[words.index("--seed") + 1] == "7"
+    assert "payload" in words
+
+
+@pytest.mark.parametrize(
+    ("changes", "due"),
+    [
+        ({}, ExitStatus.HELD),
+        ({"status": ExitStatus.VIOLATION}, ExitStatus.VIOLATION),
+        ({"status": ExitStatus.INTERNAL}, ExitStatus.INTERNAL),
+        ({"status": ExitStatus.NOT_RUN}, ExitStatus.NOT_RUN),
+        ({"status": ExitStatus.INCONCLUSIVE}, ExitStatus.INCONCLUSIVE),
+        ({"examples": LEAST_EXAMPLES - 1}, ExitStatus.INCONCLUSIVE),
+    ],
+)
+def test_all_has_to_hold(changes: dict[str, Any], due: ExitStatus) -> None:
+    assert matrix(**changes).status() is due
+
+
+def test_a_pair_or_a_goal_that_nobody_reached_is_inconclusive() -> None:
+    for part in ("pairs", "goals"):
+        name = sorted(FULL[part])[0]
+        cells = [
+            Cell(one, 0, ExitStatus.HELD, 1.0, {**FULL, part: {**FULL[part], name: 0}})
+            for one in PLAN.configurations
+        ]
+        report = MatrixReport(PLAN, tuple(cells))
+        assert report.status() is ExitStatus.INCONCLUSIVE
+        plain = matrix_to_plain(report)
+        assert plain["pairs_missing" if part == "pairs" else "goals_missed"] == [name]
+        assert json.loads(json.dumps(plain))["status"] == ExitStatus.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("returncode", "stdout", "due"),
+    [
+        (0, '{"failure": null}', ExitStatus.HELD),
+        (1, '{"failure": {"steps": []}}', ExitStatus.VIOLATION),
+        (0, '{"failure": {"steps": []}}', ExitStatus.INTERNAL),
+        (1, '{"failure": null}', ExitStatus.INTERNAL),
+        (0, "", ExitStatus.INTERNAL),
+        (1, "Traceback", ExitStatus.INTERNAL),
+        (0, "[]", ExitStatus.INTERNAL),
+        (-9, '{"failure": null}', ExitStatus.INTERNAL),
+        (5, "", ExitStatus.NOT_RUN),
+        (3, '{"failure": null}', ExitStatus.INCONCLUSIVE),
+    ],
+)
+def test_a_child_without_a_report_that_agrees_with_its_status_is_lost(
+    returncode: int, stdout: str, due: ExitStatus
+) -> None:
+    assert judged(PLAN.configurations[0], 0, returncode, stdout, "words", 1.0).status is due
+
+
+@pytest.mark.torch
+def test_one_configuration_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    plan = MatrixPlan(2, 5, 3, tmp_path, (Configuration("main+draft", "K8V4", "on"),))
+    done: list[Cell] = []
+    report = run_matrix(plan, 2, done.append)
+    assert list(report.cells) == done
+    assert report.cells[0].held, report.cells[0].note
+    assert report.cells[0].report is not None
+    assert report.cells[0].report["examples"] >= 2
+    assert report.status() is ExitStatus.INCONCLUSIVE, "two examples prove nothing"
+
+
+def test_the_command_line_takes_no_choice_beside_the_matrix() -> None:
+    words = [sys.executable, "-m", "kvcrucible", "fuzz", "--matrix", "--profile", "FP32"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == ExitStatus.USAGE
+    assert "leave out --profile" in " ".join(done.stderr.split())
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_every_configuration_holds_and_every_pair_of_operations_is_reached(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    report = run_matrix(MatrixPlan(out=tmp_path), usable_cores())
+    assert {cell.configuration.name: cell.note for cell in report.cells if not cell.held} == {}
+    assert report.missing_pairs() == []
+    assert report.missed_goals() == []
+    assert report.status() is ExitStatus.HELD
