@@ -27,6 +27,9 @@ from kvcrucible.fuzz.steps import RunEffects
 #: planes and a unit's own effects before it, the end of a short one comes after about thirty.
 WATCHED_EFFECTS = 40
 
+#: Most extents that an arena is filled with.
+FILLING_EXTENTS = 8
+
 #: How many open effects take place before the next look; mostly some or all.
 some_effects = st.sampled_from((ALL_EFFECTS, 3, 0, 1, 8))
 
@@ -163,12 +166,13 @@ class Journeys(Moving):
         self.settle()
 
     def fill_the_arena(self, route: Route) -> None:
-        """Fill the arena with small extents, free every other one, and demote something larger."""
-        sequence, model = self.grown(), self.lock.model
+        """Fill the arena with extents of a page, free every other one, and demote two pages."""
+        model = self.lock.model
+        sequence = self.cleared(route.source, self.page_size + 1)
         if sequence is None:
             return
         away: list[int] = []
-        for _ in range(min(self.lock.setting.capacity_pages, 6)):
+        for _ in range(FILLING_EXTENTS):
             alive, used = set(model.sequences()), model.host_used_bytes
             self.take(Fork(sequence, 1, 0))
             child = self.newest(alive)
@@ -201,19 +205,27 @@ class Journeys(Moving):
             self.take(Restore(kept, route.keep))
         self.settle()
 
+    def cleared(self, source: int, tokens: int) -> int | None:
+        """Start a sequence as :meth:`fresh` does; where it would have to wait, end what stands in the way."""
+        model = self.lock.model
+        self.take(*(Cancel(request) for request in model.queue))
+        self.settle()
+        sequence = self.fresh(source, tokens)
+        if sequence is None:
+            self.take(
+                *(Cancel(one) for one in (*model.queue, *model.sequences()) if not model.in_flight(one))
+            )
+            self.take(*(Release(one) for one in model.continuations() if not model.pinned(one)))
+            self.settle()
+            sequence = None if model.queue else self.fresh(source, tokens)
+        return sequence
+
     def watch(self, route: Route) -> None:
         """Write, retain and move at once, and look after every single thing that the device does; what stands in the
         way is ended before.
         """
-        model, tokens = self.lock.model, route.length.tokens(self.page_size) + 1
-        self.take(*(Cancel(request) for request in model.queue))
-        self.settle()
-        sequence = self.fresh(route.source, tokens)
-        if sequence is None:
-            self.take(*(Cancel(one) for one in model.sequences() if not model.in_flight(one)))
-            self.take(*(Release(one) for one in model.continuations() if not model.pinned(one)))
-            self.settle()
-            sequence = None if model.queue else self.fresh(route.source, tokens)
+        model = self.lock.model
+        sequence = self.cleared(route.source, route.length.tokens(self.page_size) + 1)
         if sequence is None:
             return
         self.take(Finish(sequence))
