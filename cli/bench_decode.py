@@ -55,12 +55,11 @@ def bench_decode(
 
 
 def _show(where: Machine, figures: list[CaseFigures]) -> None:
-    from rich.table import Table
-
     from kvcrucible.cli.console import console, safe
+    from kvcrucible.cli.tables import Table
 
     title = f"{where.processor}, {where.cores} cores, {where.threads} threads; torch {where.torch}; {where.compiler}"
-    table = Table(title=safe(title), title_justify="left")
+    table = Table(title=safe(title))
     table.add_column("profile")
     for name in ("context", "paged ms", "contig. ms", "read ms", "faster", "GB/s", "of read"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from kvcrucible.invariants.history import Verdict
+    from kvcrucible.invariants.history.outcome import Verdict
 
 
 def register(app: typer.Typer) -> None:
@@ -32,7 +32,7 @@ def check(
 
     Status 0 pass, 1 fail, 2 no history, 3 unknown.  docs/histories.md tells what an engine writes.
     """
-    from kvcrucible.invariants.history import check_file
+    from kvcrucible.invariants.history.check import check_file
 
     with _progress(as_json) as note:
         verdict = check_file(history, max_live, note)
@@ -76,7 +76,7 @@ def _print_json(verdict: Verdict) -> None:
 
 def _print(verdict: Verdict) -> None:
     from kvcrucible.cli.console import console, safe
-    from kvcrucible.invariants.history import Judgement
+    from kvcrucible.invariants.history.outcome import Judgement
 
     out = console()
     colour = {Judgement.PASS: "green", Judgement.FAIL: "red", Judgement.UNKNOWN: "yellow"}[verdict.judgement]

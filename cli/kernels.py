@@ -81,13 +81,12 @@ def _compile(target: str, profiles: list[str]) -> KernelTable:
 
 
 def _show(table: KernelTable) -> None:
-    from rich.table import Table
-
     from kvcrucible.cli.console import console, safe
+    from kvcrucible.cli.tables import Table
 
     out = console()
     versions = ", ".join(f"{name} {version}" for name, version in table.versions.items())
-    shown = Table(title=f"{table.target} ({safe(versions)})", title_justify="left", pad_edge=False)
+    shown = Table(title=f"{table.target} ({safe(versions)})")
     for heading in ("kernel", "profile"):
         shown.add_column(heading, no_wrap=True)
     for heading in ("D", "group", "length", "regs", "spills", "shared", "warps", "matrix", "all"):

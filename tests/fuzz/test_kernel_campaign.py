@@ -132,8 +132,8 @@ def test_without_a_device_nothing_is_run_and_said_to_hold() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
 def test_every_fault_matches_its_source_and_names_invariants(fault: Any) -> None:
+    from kvcrucible.invariants.judgements import ENGINE_FAULT
     from kvcrucible.invariants.registry import INVARIANTS
-    from kvcrucible.invariants.violation import ENGINE_FAULT
 
     assert fault.apply_to(source_of(fault.module)) != source_of(fault.module)
     assert set(fault.expects) <= {*INVARIANTS, ENGINE_FAULT}

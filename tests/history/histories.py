@@ -14,7 +14,8 @@ from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.execute import execute
 from kvcrucible.engine.history import HistoryWriter, ObservedEngine
 from kvcrucible.engine.observe import drain
-from kvcrucible.invariants.history import Verdict, check_file
+from kvcrucible.invariants.history.check import check_file
+from kvcrucible.invariants.history.outcome import Verdict
 
 #: A line, or a header, as plain data.
 Plain = dict[str, Any]

@@ -13,7 +13,8 @@ from walks import Walk
 from kvcrucible.contract import history
 from kvcrucible.contract.history import Line
 from kvcrucible.contract.operations import AdmissionMode, TransferOutcome
-from kvcrucible.invariants.history import Broken, HistoryChecker
+from kvcrucible.invariants.history.check import HistoryChecker
+from kvcrucible.invariants.history.outcome import Broken
 
 SETTINGS = list(itertools.product((1, 2), (False, True), (True, False), (True, False)))
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from histories import story, write
 
-from kvcrucible.invariants.history import Judgement, check_file
+from kvcrucible.invariants.history.check import check_file
+from kvcrucible.invariants.history.outcome import Judgement
 
 
 def kvcrucible(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:

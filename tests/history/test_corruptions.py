@@ -15,7 +15,7 @@ from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.execute import execute
 from kvcrucible.engine.history import HistoryWriter, ObservedEngine
 from kvcrucible.engine.observe import drain, snapshot
-from kvcrucible.invariants.history import Judgement
+from kvcrucible.invariants.history.outcome import Judgement
 from kvcrucible.invariants.history.rules import RULES
 from kvcrucible.invariants.registry import IDS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvcrucible.contract.history import LINES, Shown
-from kvcrucible.invariants.history import check_file
+from kvcrucible.invariants.history.check import check_file
 from kvcrucible.invariants.history.rules import RULES
 
 _EXAMPLE = re.compile(r"<!-- example: (.*?) -->\n```json\n(.*?)```", re.DOTALL)

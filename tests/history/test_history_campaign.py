@@ -21,7 +21,8 @@ from kvcrucible.fuzz import campaign
 from kvcrucible.fuzz.adapters.paged import PagedAdapter
 from kvcrucible.fuzz.adapters.registry import build
 from kvcrucible.fuzz.setting import Setting
-from kvcrucible.invariants.history import Judgement, Verdict, check_file
+from kvcrucible.invariants.history.check import check_file
+from kvcrucible.invariants.history.outcome import Judgement, Verdict
 
 
 class _Recorded:
@@ -121,7 +122,8 @@ def test_what_is_clearly_legal_is_what_no_row_refuses() -> None:
     """Units are judged by a short way: on random works it and the table say the same."""
     from kvcrucible.contract import history
     from kvcrucible.engine.history import header_of
-    from kvcrucible.invariants.history import Broken, HistoryChecker
+    from kvcrucible.invariants.history.check import HistoryChecker
+    from kvcrucible.invariants.history.outcome import Broken
     from kvcrucible.invariants.history.units import _require
 
     draw = random.Random(16)

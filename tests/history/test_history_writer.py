@@ -25,7 +25,8 @@ from kvcrucible.engine.execute import execute
 from kvcrucible.engine.history import HistoryWriter
 from kvcrucible.engine.history_lines import split
 from kvcrucible.engine.observe import drain
-from kvcrucible.invariants.history import Judgement, check_file
+from kvcrucible.invariants.history.check import check_file
+from kvcrucible.invariants.history.outcome import Judgement
 
 
 def test_the_schema_is_made_from_the_types() -> None:

@@ -16,7 +16,8 @@ from histories import Plain, judge, story, write
 
 from kvcrucible.contract.errors import InputError
 from kvcrucible.contract.history import MAX_LINE_BYTES, MAX_PARTS
-from kvcrucible.invariants.history import Judgement, check_file
+from kvcrucible.invariants.history.check import check_file
+from kvcrucible.invariants.history.outcome import Judgement
 
 HEADER: Plain = {
     "format": "kvcrucible.history/1",
@@ -211,7 +212,7 @@ def test_memory_stays_flat_over_a_long_history(tmp_path: Path) -> None:
     first = write(_repeated(lines, 20), tmp_path / "short.jsonl")
     second = write(_repeated(lines, 1000), tmp_path / "long.jsonl")
     program = (
-        "import resource, sys; from pathlib import Path; from kvcrucible.invariants.history import check_file;"
+        "import resource, sys; from pathlib import Path; from kvcrucible.invariants.history.check import check_file;"
         "verdict = check_file(Path(sys.argv[1]));"
         "print(verdict.judgement.value, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from histories import Plain, judge
 
-from kvcrucible.invariants.history import Judgement
+from kvcrucible.invariants.history.outcome import Judgement
 
 HEADER: Plain = {
     "format": "kvcrucible.history/1",
