@@ -29,7 +29,7 @@ def compare(
     seed: int = typer.Option(0, "--seed", min=0, help="Seed of the order in which processes run."),
     counts_only: bool = typer.Option(False, "--counts-only", help="Exact work alone; takes seconds."),
     thresholds: Path | None = typer.Option(
-        None, "--thresholds", help="Thresholds file.", show_default="that of the smoke suite"
+        None, "--thresholds", help="Thresholds file.", show_default="those that come with the package"
     ),
     noise_floor: Path | None = typer.Option(
         None, "--noise-floor", help="Certificate of noise.", show_default="measured in this run"
@@ -44,7 +44,6 @@ def compare(
     """
     import json
     import tempfile
-    from importlib import resources
 
     from rich.progress import Progress
 
@@ -57,11 +56,10 @@ def compare(
     from kvcrucible.perf.compare.run import Runner
     from kvcrucible.perf.compare.run import compare as run
     from kvcrucible.perf.statistics.noise_floor import read_noise_floor
-    from kvcrucible.perf.statistics.thresholds import read_thresholds
+    from kvcrucible.perf.statistics.thresholds import default_thresholds, read_thresholds
 
     floor = None if noise_floor is None else read_noise_floor(noise_floor)
-    with resources.as_file(resources.files("kvcrucible.perf.compare").joinpath("thresholds.yaml")) as own:
-        limits = read_thresholds(own if thresholds is None else thresholds)
+    limits = default_thresholds() if thresholds is None else read_thresholds(thresholds)
     errors = stderr_console()
     with tempfile.TemporaryDirectory(prefix="kvcrucible-compare-") as name:
         folder = Path(name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import subprocess
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,10 @@ from kvcrucible.perf.compare.figures import BytecodeChange, bytecode_changes
 from kvcrucible.perf.compare.revisions import Revision, check_out
 from kvcrucible.perf.compare.run import ROLES, Comparison, _orders, compare
 from kvcrucible.perf.compare.smoke import CASES
-from kvcrucible.perf.statistics.thresholds import Thresholds, read_thresholds
+from kvcrucible.perf.statistics.thresholds import default_thresholds
 from kvcrucible.perf.statistics.verdict import Reason, Verdict
 
 BASE, HEAD = (Revision(name, name * 10, Path(name)) for name in ("base", "head"))
-
-
-def limits() -> Thresholds:
-    with resources.as_file(resources.files("kvcrucible.perf.compare").joinpath("thresholds.yaml")) as path:
-        return read_thresholds(path)
 
 
 class MadeUp:
@@ -59,7 +53,7 @@ class MadeUp:
 
 
 def judged(runner: Callable[..., Any], **options: Any) -> Comparison:
-    return compare(BASE, HEAD, runner, limits(), **options)
+    return compare(BASE, HEAD, runner, default_thresholds(), **options)
 
 
 def by_name(found: Comparison) -> dict[str, Verdict]:

@@ -82,6 +82,23 @@ def test_the_gate_and_the_self_test_run_the_same_arithmetic() -> None:
     assert len(set(due)) == 4
 
 
+def test_metrics_that_are_decided_stay_in_the_family() -> None:
+    # The minimum effect is so small that presence decides: 20 metrics are clear at the first look, 20 are close to it.
+    limits = thresholds(time=replace(LIMITS.metrics["time"], minimum_effect=0.0005))
+    changes = [0.2] * 20 + [0.0032] * 20
+    samples = [pairs_of(f"time/{place}", change, seed=place) for place, change in enumerate(changes)]
+    floor = floor_of(*(pairs.metric for pairs in samples), deviation=0.0005)
+    judged = judge(run_of(*samples, noise_floor=floor), limits, NOW)
+    differences = np.array([np.log(pairs.head) - np.log(pairs.base) for pairs in samples])
+    codes, used = all_looks(differences[None], np.log1p(0.0005), LIMITS.plan)
+    assert [found.pairs for found in judged.metrics] == list(used[0])
+    assert [found.verdict is Verdict.FAIL for found in judged.metrics] == [
+        code == Decision.FAIL for code in codes[0]
+    ]
+    alone, _ = all_looks(differences[None, 20:], np.log1p(0.0005), LIMITS.plan)
+    assert (alone == Decision.FAIL).sum() > (codes[0, 20:] == Decision.FAIL).sum()
+
+
 @pytest.mark.parametrize(
     ("reason", "change"),
     [
