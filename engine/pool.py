@@ -163,12 +163,10 @@ class PagePool:
         assert 0 <= pages <= reservation.remaining, f"materialise {pages} of {reservation.remaining}"
         if pages == 0:
             return []
-        again = [reservation.returned.pop() for _ in range(min(pages, len(reservation.returned)))]
-        rest = len(self._unleased) - (pages - len(again))
-        granted = [page for page, _ in again] + self._unleased[rest:][::-1]
+        granted = self._take_returned(reservation, pages) if reservation.returned else []
+        rest = len(self._unleased) - (pages - len(granted))
+        granted += self._unleased[rest:][::-1]
         del self._unleased[rest:]
-        for page, fence in again:
-            self._carried[page] = fence
         current, leased_after, ended = self._current, self._leased_after, self._units.ended
         leases: list[Lease] = []
         for page in granted:
@@ -181,6 +179,15 @@ class PagePool:
         self.leased += pages
         reservation.remaining -= pages
         return leases
+
+    def _take_returned(self, reservation: Reservation, pages: int) -> list[int]:
+        """Take up to ``pages`` out of what was returned to the reservation, the latest first, and carry their fences
+        on.
+        """
+        again = [reservation.returned.pop() for _ in range(min(pages, len(reservation.returned)))]
+        for page, fence in again:
+            self._carried[page] = fence
+        return [page for page, _ in again]
 
     def dematerialise(
         self, reservation: Reservation, leases: Sequence[Lease], fences: Sequence[int] | None = None
