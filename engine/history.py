@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from kvcrucible.contract import history, operations
-from kvcrucible.contract.config import EngineConfig
+from kvcrucible.contract.config import LRU, EngineConfig
 from kvcrucible.contract.errors import InputError
 from kvcrucible.contract.history import HISTORY_FORMAT, MAX_LINE_BYTES, Header, Line, Shown
 from kvcrucible.contract.operations import (
@@ -57,14 +57,21 @@ class HistoryWriter:
 
     Until then the lines go to ``path`` with ``.part`` behind it; what a crash leaves there can be checked too, with the
     verdict *unknown* at best.  ``immediate``: device effects of a unit are done when it ends.  ``tables``: write the
-    block table of each sequence that an operation touched.  Raises ``InputError`` where nothing can be written.
+    block table of each sequence that an operation touched.  ``lru``: continuations yield in order of last use; None
+    asks the configuration.  Raises ``InputError`` where nothing can be written.
     """
 
     def __init__(
-        self, path: Path, config: EngineConfig, immediate: bool = True, tables: bool = False
+        self,
+        path: Path,
+        config: EngineConfig,
+        immediate: bool = True,
+        tables: bool = False,
+        lru: bool | None = None,
     ) -> None:
         self.path = path
         self.lines = 0
+        lru = config.policy == LRU if lru is None else lru
         self._pools = range(len(config.pools))
         self._immediate, self._tables = immediate, tables
         self._next_page = 0
@@ -74,7 +81,8 @@ class HistoryWriter:
             self._file: IO[bytes] = self._part.open("wb", buffering=1 << 18)
         except OSError as error:
             raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
-        self._file.write(self._encode(header_of(config, "kvcrucible paged", Shown)) + b"\n")
+        shown = set(Shown) if lru else set(Shown) - {Shown.LRU}
+        self._file.write(self._encode(header_of(config, "kvcrucible paged", shown)) + b"\n")
 
     def record(
         self, operation: Operation, outcome: Outcome, touched: Snapshot, copies: Copies | None = None

@@ -5,15 +5,16 @@ does it backwards: it carries an operation out on a copy of its books and then l
 "Making room" is literally that: the copy with no continuation released, with one, with two, … until the pages suffice.
 Refusals are the rows of ``contract.semantics``; each counted change is asserted to be what ``contract.counters`` says.
 
-Verifies: who is refused and why, who is admitted and how, what is released, how a transfer ends, what the counters and
-the bytes of the host arena are.
-Does not verify: which physical page, row or extent is used, when device effects complete and whether a copy fails (the
-engine's report is taken for it, where it is possible), what is stored in a page.
+Verifies: who is refused and why, who is admitted and how, that who is released might be and had to be, how a transfer
+ends, what the counters and the bytes of the host arena are.
+Does not verify: the order in which continuations yield (the engine's word is taken for it, decision 0020), which
+physical page, row or extent is used, when device effects complete and whether a copy fails (the engine's report is
+taken for it, where it is possible), what is stored in a page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -112,9 +113,15 @@ class AccountingModel(Judging):
         self.capabilities = capabilities if capabilities is not None else Capabilities("reference")
         self.books = Books(config, self.capabilities.reserves, immediate)
         self.holes = None
+        self._told: list[int] | None = None
 
-    def predict(self, operation: Operation) -> Outcome:
+    def predict(self, operation: Operation, evicted: Sequence[int] | None = None) -> Outcome:
         """Carry the operation out on the model; a refused one changes nothing.
+
+        ``evicted``: whom the engine says that it released to make room, in order.  Any choice is legal (0020): each is
+        taken as long as it may be released and pages are still lacking.  From the first on that is not legal, and where
+        None are told, the least recently used goes instead; so the outcome's ``evicted`` differs from what was told
+        where, and only where, that was not legal.
 
         When device effects complete is not known here: ``Progress`` is predicted as if the engine had reported that
         everything under way is done and no copy failed; for any other report use :meth:`predict_progress`.  Raises
@@ -123,8 +130,9 @@ class AccountingModel(Judging):
         if isinstance(operation, Progress):
             return self.predict_progress(self.everything_done())
         self._require_offered(operation)
+        self._told = None if evicted is None else list(evicted)
         outcome = self._outcome(operation)
-        self.holes = None
+        self.holes = self._told = None
         return replace(outcome, counters=self.books.counters)
 
     def predict_progress(self, reported: Progressed) -> Outcome:
@@ -255,7 +263,7 @@ class AccountingModel(Judging):
     # -- making room ---------------------------------------------------------------------------------------------------
 
     def _releasable(self, protected: int | None) -> list[int]:
-        """Continuations that may be released under pressure, the first to go first.
+        """Continuations that may be released under pressure, the least recently used first.
 
         Neither pinned nor in a transfer; and one without any Device page would free nothing (0013).
         """
@@ -305,13 +313,25 @@ class AccountingModel(Judging):
 
     def _carry_out(self, choice: Choice) -> Outcome:
         """Release one continuation after another until the choice fits, and take it."""
-        victims = self._releasable(choice.protected)
-        for number in range(len(victims) + 1):
-            attempt = self._attempt(victims[:number], choice.act)
+        left = self._releasable(choice.protected)
+        victims: list[int] = []
+        while True:
+            attempt = self._attempt(victims, choice.act)
             if min(attempt.books.free) >= 0:
                 self.books = attempt.books
-                return Outcome(attempt.value, evicted=tuple(victims[:number]))
-        raise AssertionError("what fits after all releases fits after some number of them")
+                return Outcome(attempt.value, evicted=tuple(victims))
+            assert left, "what fits after all releases fits after some number of them"
+            victims.append(self._next_victim(left))
+            left.remove(victims[-1])
+
+    def _next_victim(self, left: list[int]) -> int:
+        """The one of ``left`` that the engine says to have released next; else the least recently used (0020)."""
+        if self._told:
+            told = self._told.pop(0)
+            if told in left:
+                return told
+            self._told = []
+        return left[0]
 
     # -- the operations ------------------------------------------------------------------------------------------------
 
