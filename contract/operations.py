@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from kvcrucible.contract.errors import RefusalKind
+from kvcrucible.contract.tiers import Tier
 from kvcrucible.contract.tokens import Tokens, count
 
 
@@ -255,12 +256,16 @@ class AdmissionMode(StrEnum):
 
 
 class WaitingKind(StrEnum):
-    """Why a queued request is not admitted now."""
+    """Why a queued request is not admitted now.
+
+    ``RESTORING``: what it would start from is on its way back from Host (decision 0020).
+    """
 
     BEHIND_HEAD = "behind-head"
     SESSION_BUSY = "session-busy"
     NO_ROW = "no-row"
     DEVICE_CAPACITY = "device-capacity"
+    RESTORING = "restoring"
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,11 +279,26 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
+class TransferStarted:
+    """A transfer that an admission has started: out of ``source``, with so many pages of each pool.
+
+    ``positions``: it covers this many of the continuation's first positions; 0 for all that can move.
+    """
+
+    transfer: int
+    continuation: int
+    source: Tier
+    pages: tuple[int, ...]
+    positions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
-    """A request stays queued."""
+    """A request stays queued; ``started``: the transfers that were started now, for which it waits."""
 
     sequence: int
     kind: WaitingKind
+    started: tuple[TransferStarted, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

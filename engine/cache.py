@@ -194,7 +194,7 @@ class ContextCache:
         """
         short = list(short)
         given_up: dict[int, int] = {}
-        own = {page for page in dropped if page.transfer is None}
+        own = {page for page in dropped if page.transfer is None and page.device >= 0}
         self._give_up(own, given_up, short, own)
         victims: list[Continuation] = []
         if max(short) <= 0:

@@ -143,14 +143,22 @@ class HistoryWriter:
                 if refused is not None:
                     return history.Admit(sequence=sequence, refused=refused)
                 if isinstance(given, Waiting):
-                    return history.Admit(wait=_wait(given), evicted=evicted)
+                    return history.Admit(
+                        wait=_wait(given), evicted=evicted, started=self._started(given, touched)
+                    )
                 return history.Admit(admission=self._admission(given, touched, copies), evicted=evicted)
             case operations.Schedule():
                 if not isinstance(given, Scheduled):
                     return history.Schedule(refused=refused)
                 admitted = [self._admission(one, touched, copies) for one in given.admitted]
-                waiting = None if given.waiting is None else _wait(given.waiting)
-                return history.Schedule(admitted=admitted, wait=waiting, evicted=evicted)
+                if given.waiting is None:
+                    return history.Schedule(admitted=admitted, evicted=evicted)
+                return history.Schedule(
+                    admitted=admitted,
+                    wait=_wait(given.waiting),
+                    evicted=evicted,
+                    started=self._started(given.waiting, touched),
+                )
             case operations.BeginUnit(work):
                 works = [self._work(one, touched, refused is None) for one in work]
                 return history.Begin(work=works, unit=given, evicted=evicted, refused=refused)
@@ -260,6 +268,22 @@ class HistoryWriter:
         while pages and not pages[-1]:
             del pages[-1], generations[-1]
         return pages, generations
+
+    def _started(self, told: Waiting, touched: Snapshot) -> list[history.Started]:
+        found = []
+        for one in told.started:
+            line = history.Started(
+                transfer=one.transfer,
+                continuation=one.continuation,
+                source=one.source,
+                positions=one.positions,
+            )
+            if one.source is Tier.HOST:
+                line.pages, line.generations = self._restored(one.transfer, touched)
+            else:
+                line.extents = _extents(one.transfer, touched)
+            found.append(line)
+        return found
 
     def _restored(self, transfer: int, touched: Snapshot) -> tuple[list[list[int]], list[list[int]]]:
         """Return the Device pages that a restore has taken, and their generations."""

@@ -13,11 +13,12 @@ from kvcrucible.engine.space import AddressSpace
 
 @dataclass(slots=True)
 class Request:
-    """A queued request."""
+    """A queued request.  ``tried``: continuations of which it has started a restore, which it does once each."""
 
     sequence: int
     submit: Submit
     prompt: int
+    tried: set[int] = field(default_factory=set)
 
     @property
     def limit(self) -> int:

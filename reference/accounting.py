@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from typing import TypeAlias
 
 from kvcrucible.contract.capabilities import Capabilities
@@ -32,6 +34,7 @@ from kvcrucible.contract.operations import (
     EndUnit,
     Finish,
     Fork,
+    Hit,
     Lookup,
     Operation,
     Outcome,
@@ -236,29 +239,46 @@ class AccountingModel(Judging):
                 return Plan([(Restore, self._facts(operation))], [choice])
 
     def _admissions(self, sequence: int) -> Iterator[Choice]:
-        """The candidates of an admission, best first (0003); who is in flight or not resident is no source (0013)."""
+        """The candidates of an admission, best first (0003); who is in flight is no source.
+
+        A hit that is not all on Device is waited for, or restored, once for each request and source (0020).
+        """
         books = self.books
         request = books.queued[sequence]
-        holders = books.holders().items()
-        left_out = [owner for owner, entry in holders if entry.unit is not None or not books.resident(entry)]
-        hit = books.best_hit(request.prompt, request.identity, frozenset(left_out))
-        if hit is not None:
-            found = hit
-            source = books.continuations.get(hit.source)
-            may_move = source is not None and not books.any_in_transfer(source)
-            consumes = request.consume or (
-                source is not None and request.session is not None and request.session == source.session
-            )
-            if source is not None and may_move and consumes and set(books.reach(source)) == {hit.length}:
-                yield Choice(
-                    lambda books: acts.admit_by_move(books, sequence, found, AdmissionMode.MOVE), hit.source
-                )
-            else:
-                yield Choice(lambda books: acts.admit_by_fork(books, sequence, found), hit.source)
-                if source is not None and may_move and not source.pinned:
-                    mode = AdmissionMode.MOVE_TRUNCATED
-                    yield Choice(lambda books: acts.admit_by_move(books, sequence, found, mode), hit.source)
+        left_out = [owner for owner, entry in books.holders().items() if entry.unit is not None]
+        while True:
+            hit = books.best_hit(request.prompt, request.identity, frozenset(left_out))
+            if hit is None:
+                break
+            missing = list(chain(*books.missing(books.holders()[hit.source], hit.length)))
+            if not missing:
+                yield from self._hit(sequence, hit)
+                break
+            if any(books.in_transfer(page) for page in missing):
+                yield Choice(lambda books: Waiting(sequence, WaitingKind.RESTORING))
+                break
+            if hit.source not in request.tried:
+                yield Choice(partial(transfers.restore_hit, sequence=sequence, hit=hit), hit.source)
+            left_out.append(hit.source)
         yield Choice(lambda books: acts.admit_cold(books, sequence))
+
+    def _hit(self, sequence: int, hit: Hit) -> Iterator[Choice]:
+        """The candidates that start from a hit of which every page is there."""
+        books = self.books
+        request, source = books.queued[sequence], books.continuations.get(hit.source)
+        may_move = source is not None and not books.any_in_transfer(source)
+        consumes = request.consume or (
+            source is not None and request.session is not None and request.session == source.session
+        )
+        if source is not None and may_move and consumes and set(books.reach(source)) == {hit.length}:
+            yield Choice(
+                lambda books: acts.admit_by_move(books, sequence, hit, AdmissionMode.MOVE), hit.source
+            )
+            return
+        yield Choice(lambda books: acts.admit_by_fork(books, sequence, hit), hit.source)
+        if source is not None and may_move and not source.pinned:
+            mode = AdmissionMode.MOVE_TRUNCATED
+            yield Choice(lambda books: acts.admit_by_move(books, sequence, hit, mode), hit.source)
 
     # -- making room ---------------------------------------------------------------------------------------------------
 
@@ -370,7 +390,7 @@ class AccountingModel(Judging):
         while self.queue:
             outcome = self._try_admit(TryAdmit(self.queue[0]))
             if isinstance(outcome.value, Waiting):
-                return Outcome(Scheduled(tuple(admitted), outcome.value), evicted=evicted)
+                return Outcome(Scheduled(tuple(admitted), outcome.value), evicted=evicted + outcome.evicted)
             assert isinstance(outcome.value, Admitted), outcome
             admitted.append(outcome.value)
             evicted += outcome.evicted

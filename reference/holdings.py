@@ -27,7 +27,8 @@ class Entry:
     ``prompt``: what is to be prefilled, from position 0.  ``tokens``: what is committed in Main.  ``backend``: how
     many of them the backend has too.  ``pages``: a list for each pool.  ``returned``: for each pool, what has touched
     the pages that went back to its reservation and are not at rest, the earliest first (0013).  ``limit``: the last
-    position that it may reach, plus 1.  ``unit``: the unit that has selected it.
+    position that it may reach, plus 1.  ``unit``: the unit that has selected it.  ``tried``: of a queued one, the
+    continuations of which it has started a restore (0020).
     """
 
     prompt: Tokens
@@ -43,6 +44,7 @@ class Entry:
     cancelled: bool = False
     pinned: bool = False
     last_use: int = 0
+    tried: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.returned:
@@ -241,6 +243,17 @@ class Holdings:
         """Whether every page of the entry is visible on Device."""
         return all(page.visible is Tier.DEVICE for held in entry.pages for page in held)
 
+    def missing(self, entry: Entry, position: int) -> list[list[Page]]:
+        """For each pool, the pages of the entry's first ``position`` positions that are visible on Host."""
+        return [
+            [page for page in entry.pages[pool][: self.pages(position, pool)] if page.visible is Tier.HOST]
+            for pool in self.pools
+        ]
+
+    def all_movable(self, entry: Entry, source: Tier) -> list[list[Page]]:
+        """For each pool, the entry's pages that can leave ``source``."""
+        return [self.movable(entry, source, pool) for pool in self.pools]
+
     def movable(self, entry: Entry, source: Tier, pool: int) -> list[Page]:
         """The entry's pages that can leave ``source``: visible there, in no transfer, held by no active sequence."""
         active = [page for other in self.active.values() for page in other.pages[pool]]
@@ -250,13 +263,13 @@ class Holdings:
             if page.visible is source and not self.in_transfer(page) and page not in active
         ]
 
-    def extents(self, entry: Entry) -> tuple[Extent | None, ...]:
-        """For each pool, the extent that a demotion takes for the pages that have no clean copy on Host; None where all
-        have, or without a Host tier.
+    def extents(self, pages: list[list[Page]]) -> tuple[Extent | None, ...]:
+        """For each pool, the extent that a demotion of ``pages`` takes for those that have no clean copy on Host; None
+        where all have, or without a Host tier.
         """
         host, found = self.config.host, []
         for pool, spec in enumerate(self.config.pools):
-            slots = len([page for page in self.movable(entry, Tier.DEVICE, pool) if page.host is None])
+            slots = len([page for page in pages[pool] if page.host is None])
             new = Extent(pool, host.rounded(slots * spec.page_bytes)) if host is not None and slots else None
             found.append(new)
         return tuple(found)

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kvcrucible.contract import history, operations
 from kvcrucible.contract.errors import RefusalKind
 from kvcrucible.contract.operations import AdmissionMode, WaitingKind
 from kvcrucible.contract.semantics import Facts, State
 from kvcrucible.invariants.history import facts as judge
+from kvcrucible.invariants.history.candidates import Candidate, candidates, missing_below
 from kvcrucible.invariants.history.checkpoints import unmark
-from kvcrucible.invariants.history.index import common_prefix, head
+from kvcrucible.invariants.history.index import common_prefix
 from kvcrucible.invariants.history.ledger import Ledger
 from kvcrucible.invariants.history.outcome import Broken
 from kvcrucible.invariants.history.records import Holder
 from kvcrucible.invariants.history.room import make_room, require_all_used, short, take_continuation
 from kvcrucible.invariants.history.rows import activate
 from kvcrucible.invariants.history.sharing import end_clean_copy, fork_need, require_copies, share_prefix
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One way to start a request: ``hit`` positions of ``source``, or cold."""
-
-    mode: AdmissionMode
-    source: Holder | None = None
-    hit: int = 0
-
-    def __str__(self) -> str:
-        return self.mode.value + ("" if self.source is None else f" of {self.source.id} at {self.hit}")
+from kvcrucible.invariants.history.starts import start_all
 
 
 def admit(ledger: Ledger, line: history.Admit) -> None:
@@ -46,7 +35,9 @@ def admit(ledger: Ledger, line: history.Admit) -> None:
     if line.admission is not None:
         _admit(ledger, line.admission, evicted)
     if line.wait is not None:
-        wait(ledger, line.wait)
+        wait(ledger, line.wait, line.started, evicted)
+    elif line.started:
+        raise Broken("outcome", "transfers are started for a request that does not wait")
     require_all_used(evicted, "admission")
 
 
@@ -57,9 +48,12 @@ def schedule(ledger: Ledger, line: history.Schedule) -> None:
     evicted = list(line.evicted)
     for admission in line.admitted:
         _admit(ledger, admission, evicted)
+    if line.wait is not None:
+        wait(ledger, line.wait, line.started, evicted)
+    elif line.started:
+        raise Broken("outcome", "transfers are started for a request that does not wait")
     require_all_used(evicted, "schedule")
     if line.wait is not None:
-        wait(ledger, line.wait)
         if ledger.shows_fifo and line.wait.why is WaitingKind.BEHIND_HEAD:
             raise Broken("admission-order", "schedule stops at the head of the queue, which is behind nobody")
     elif ledger.queue and ledger.shows_refusals and ledger.shows_fifo:
@@ -68,64 +62,45 @@ def schedule(ledger: Ledger, line: history.Schedule) -> None:
         )
 
 
-def wait(ledger: Ledger, told: history.Wait) -> None:
-    """Judge why a request waits."""
+def wait(ledger: Ledger, told: history.Wait, started: list[history.Started], evicted: list[int]) -> None:
+    """Judge why a request waits, and carry out what was started for it."""
     name, why = told.sequence, told.why
     holder = ledger.queue.get(name)
     if holder is None:
         raise Broken("not-queued", f"{name} is said to wait, and is not queued")
-    if not ledger.shows_refusals:
-        return
-    due: WaitingKind | None
-    if ledger.shows_fifo and next(iter(ledger.queue)) != name:
-        due = WaitingKind.BEHIND_HEAD
-    else:
-        row = judge.due_row([(operations.TryAdmit, _facts(ledger, name))])
-        if row is not None:
-            due = WaitingKind(row.kind.value)
-        elif not ledger.shows_hits:
-            # Which candidates there are cannot be told; one is always there.
-            fits = _fits(ledger, holder, Candidate(AdmissionMode.COLD))
-            due = None if fits else WaitingKind.DEVICE_CAPACITY
-        else:
-            found = any(_fits(ledger, holder, one) for one in candidates(ledger, holder))
-            due = None if found else WaitingKind.DEVICE_CAPACITY
-    if due is None:
-        rule = "outcome"
-        if why is WaitingKind.DEVICE_CAPACITY:
-            by_count = not short(ledger, _need(ledger, holder, Candidate(AdmissionMode.COLD)))
-            rule = "admission-by-count" if by_count else "cache-yields"
-        raise Broken(rule, f"{name} waits, {why.value}, although it can be admitted")
-    if due is not why:
-        raise Broken("outcome", f"{name} waits, {why.value}; due: {due.value}")
+    chosen: Candidate | None = None
+    if ledger.shows_refusals:
+        due, chosen = _due_wait(ledger, holder, why)
+        if due is None:
+            rule = "outcome"
+            if why is WaitingKind.DEVICE_CAPACITY:
+                by_count = not short(ledger, _need(ledger, holder, Candidate(AdmissionMode.COLD)))
+                rule = "admission-by-count" if by_count else "cache-yields"
+            raise Broken(rule, f"{name} waits, {why.value}, although it can be admitted")
+        if due is not why:
+            raise Broken("outcome", f"{name} waits, {why.value}; due: {due.value}")
+    start_all(ledger, holder, started, evicted, chosen)
 
 
-def candidates(ledger: Ledger, holder: Holder) -> Iterator[Candidate]:
-    """Yield the ways in which a queued request may start, best first."""
-    length, members = ledger.index.best(
-        head(holder.runs, holder.prompt - 1), holder.identity, lambda own: _may_hit(ledger, own)
-    )
-    if length:
-        own = next(own for own in members if _may_hit(ledger, own))
-        source = ledger.holders[ledger.owners_of_marks[own]]
-        may_move = source.state is State.CONTINUATION and not source.moving
-        if may_move and _consumes(holder, source) and set(source.frontiers) == {length}:
-            yield Candidate(AdmissionMode.MOVE, source, length)
-        else:
-            yield Candidate(AdmissionMode.FORK, source, length)
-            if may_move and not source.pinned:
-                yield Candidate(AdmissionMode.MOVE_TRUNCATED, source, length)
-    yield Candidate(AdmissionMode.COLD)
-
-
-def _may_hit(ledger: Ledger, own: int) -> bool:
-    """Whether a checkpoint's owner may be a source: neither in flight nor partly on Host (decision 0013)."""
-    owner = ledger.holders[ledger.owners_of_marks[own]]
-    return owner.unit is None and not owner.away
-
-
-def _consumes(holder: Holder, source: Holder) -> bool:
-    return holder.consume or (holder.session is not None and holder.session == source.session)
+def _due_wait(
+    ledger: Ledger, holder: Holder, why: WaitingKind
+) -> tuple[WaitingKind | None, Candidate | None]:
+    """Return the reason to wait that is due, None where the request can be admitted; and what it waits for."""
+    if ledger.shows_fifo and next(iter(ledger.queue)) != holder.id:
+        return WaitingKind.BEHIND_HEAD, None
+    row = judge.due_row([(operations.TryAdmit, _facts(ledger, holder.id))])
+    if row is not None:
+        return WaitingKind(row.kind.value), None
+    if not ledger.shows_hits:
+        # Which candidates there are cannot be told; one is always there.
+        if why is WaitingKind.RESTORING:
+            return why, None
+        fits = _fits(ledger, holder, Candidate(AdmissionMode.COLD))
+        return (None if fits else WaitingKind.DEVICE_CAPACITY), None
+    chosen = next((one for one in candidates(ledger, holder) if _fits(ledger, holder, one)), None)
+    if chosen is None:
+        return WaitingKind.DEVICE_CAPACITY, None
+    return (chosen.mode if isinstance(chosen.mode, WaitingKind) else None), chosen
 
 
 def _stated(name: int | None) -> int:
@@ -156,6 +131,9 @@ def _fits(ledger: Ledger, holder: Holder, one: Candidate) -> bool:
 
 def _need(ledger: Ledger, holder: Holder, one: Candidate) -> list[int]:
     """Return the pages that a candidate takes of each pool, as things stand."""
+    if one.mode is WaitingKind.RESTORING:
+        bare = [page.pool for page in one.missing if not page.leased] if one.restores else []
+        return [bare.count(pool) for pool in ledger.pools]
     if one.source is None:
         return [ledger.needed(holder.limit, pool) if ledger.reserves else 0 for pool in ledger.pools]
     if one.mode is AdmissionMode.FORK:
@@ -231,6 +209,8 @@ def _chosen(ledger: Ledger, holder: Holder, told: history.Admission) -> Candidat
     for one in candidates(ledger, holder):
         if not _fits(ledger, holder, one):
             continue
+        if isinstance(one.mode, WaitingKind):
+            raise Broken("outcome", f"sequence {holder.id} is admitted; due: to wait, {one}")
         due = (one.mode, None if one.source is None else one.source.id, one.hit)
         if (told.mode, told.source, told.hit) == due:
             return one
@@ -248,7 +228,7 @@ def _claimed(ledger: Ledger, holder: Holder, told: history.Admission) -> Candida
             raise Broken("outcome", f"{what}: a cold start has no source and no hit")
         return Candidate(AdmissionMode.COLD)
     source = ledger.holders.get(-1 if told.source is None else told.source)
-    if source is None or source.state is State.QUEUED or source.unit is not None or source.away:
+    if source is None or source.state is State.QUEUED or source.unit is not None:
         raise Broken("exact-prefix-identity", f"{what}: that is nobody who may be a source now")
     findable = max((frontier for _, frontier in source.marks), default=0)
     if not 0 < told.hit <= min(findable, holder.prompt - 1):
@@ -256,6 +236,8 @@ def _claimed(ledger: Ledger, holder: Holder, told: history.Admission) -> Candida
             "exact-prefix-identity",
             f"{what}: {findable} positions of the source are findable, for a prompt of {holder.prompt}",
         )
+    if missing_below(ledger, source, told.hit):
+        raise Broken("one-visible-replica", f"{what}: pages of that are visible on Host")
     if ledger.shows_tokens:
         shared = common_prefix(holder.runs, source.runs) if holder.identity == source.identity else 0
         if told.hit > shared:

@@ -81,6 +81,7 @@ class Holder:
         "session",
         "state",
         "stops",
+        "tried",
         "unit",
     )
 
@@ -111,6 +112,8 @@ class Holder:
         self.row: int | None = None
         #: Transfers that hold one of its pages, and pages that are visible on Host.
         self.moving = self.away = 0
+        #: While queued: continuations of which a restore was started for it.
+        self.tried: set[int] = set()
 
     @property
     def active(self) -> bool:

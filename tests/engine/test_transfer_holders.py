@@ -33,7 +33,7 @@ MOVED, KEPT, ABANDONED = TransferOutcome
 # -- who may be a source -----------------------------------------------------------------------------------------------
 
 
-def test_admission_leaves_out_what_is_not_on_the_device() -> None:
+def test_what_cannot_come_back_is_left_out_of_an_admission() -> None:
     b = bench()
     e = b.engine
     shorter, longer = kept(b, 3), kept(b, 14)
@@ -41,6 +41,11 @@ def test_admission_leaves_out_what_is_not_on_the_device() -> None:
     b.moved()
     assert e.lookup(run(0, 0, 20)) == Hit(longer, 1, 14), "a lookup considers every checkpoint"
     request = e.submit(run(0, 0, 20), 0)
+    waiting = e.schedule().waiting
+    assert waiting is not None
+    (started,) = waiting.started
+    e.cancel_transfer(started.transfer)
+    b.moved()
     assert e.schedule().admitted == (Admitted(request, AdmissionMode.FORK, shorter, 3),)
     b.prefill(request)
     b.settle()
