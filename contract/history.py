@@ -179,8 +179,10 @@ class Started(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=Tr
     """A transfer out of the tier ``source`` that was started for the sake of a request which then waits.
 
     From Host: ``positions`` that it covers from the first on, those which the request is to start from; ``pages`` as
-    for ``restore``; the Host slots stay as clean copies.  One that is split by ``more`` is the last of one part and
-    the first of the next.
+    for ``restore``; the Host slots stay as clean copies.  From Device: what nobody holds but the continuation and those
+    ``beside`` it, into ``extents`` as for ``demote``; for their sake the Host copies of those ``given_up`` (of pages
+    that are visible on Device and not the continuation's own) were freed before, and those ``evicted``, on Host alone,
+    released.  One that is split by ``more`` is the last of one part and the first of the next.
     """
 
     transfer: Id
@@ -190,11 +192,15 @@ class Started(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=Tr
     pages: PerPool = []
     generations: PerPool = []
     extents: list[NewExtent] = []
+    beside: list[Id] = []
+    given_up: list[Id] = []
+    evicted: list[Id] = []
 
 
 class Admit(_Line, tag="admit"):
     """One request was tried: it was admitted, or it waits (one of the two); ``evicted`` were released for it, and
-    ``started`` is what it waits for.
+    ``started`` is what it waits for.  ``given_up``: before, continuations lost their Device copies of pages that are
+    visible on Host.
     """
 
     admission: Admission | None = None
@@ -202,15 +208,21 @@ class Admit(_Line, tag="admit"):
     sequence: Handle | None = None
     evicted: list[Id] = []
     started: list[Started] = []
+    given_up: list[Id] = []
 
 
 class Schedule(_Line, tag="schedule"):
-    """The queue was tried from its head until one waits (``wait``, and ``started`` for it) or it is empty."""
+    """The queue was tried from its head until one waits (``wait``, and ``started`` for it) or it is empty.
+
+    ``evicted``, ``given_up`` as for ``admit``, for all of them in order.  Those that are released for what sinks stand
+    with it alone.
+    """
 
     admitted: list[Admission] = []
     wait: Wait | None = None
     evicted: list[Id] = []
     started: list[Started] = []
+    given_up: list[Id] = []
 
 
 class Work(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

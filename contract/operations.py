@@ -258,7 +258,8 @@ class AdmissionMode(StrEnum):
 class WaitingKind(StrEnum):
     """Why a queued request is not admitted now.
 
-    ``RESTORING``: what it would start from is on its way back from Host (decision 0020).
+    ``RESTORING``: what it would start from is on its way back from Host; ``SINKING``: what is in its way is on its way
+    to Host (decision 0020).
     """
 
     BEHIND_HEAD = "behind-head"
@@ -266,6 +267,7 @@ class WaitingKind(StrEnum):
     NO_ROW = "no-row"
     DEVICE_CAPACITY = "device-capacity"
     RESTORING = "restoring"
+    SINKING = "sinking"
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +284,9 @@ class Admitted:
 class TransferStarted:
     """A transfer that an admission has started: out of ``source``, with so many pages of each pool.
 
-    ``positions``: it covers this many of the continuation's first positions; 0 for all that can move.
+    To Device: it covers the continuation's first ``positions``.  To Host: it covers what nobody holds but this
+    continuation and those ``beside`` it; Host room was made beforehand: ``given_up`` names the continuations whose Host
+    copies were given up, ``evicted`` those on Host that were released.
     """
 
     transfer: int
@@ -290,6 +294,9 @@ class TransferStarted:
     source: Tier
     pages: tuple[int, ...]
     positions: int = 0
+    beside: tuple[int, ...] = ()
+    given_up: tuple[int, ...] = ()
+    evicted: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,10 +367,12 @@ Value: TypeAlias = int | bool | Admitted | Waiting | Scheduled | UnitEnded | Hit
 class Outcome:
     """What an operation came to: a value or a refusal's kind, and the continuations that were released on the way.
 
-    ``counters`` are (leased, reserved, free) per pool afterwards.
+    ``counters`` are (leased, reserved, free) per pool afterwards.  ``given_up``: the continuations whose hidden Device
+    copies an admission has given up, in order (decision 0020).
     """
 
     value: Value = None
     refusal: RefusalKind | None = None
     evicted: tuple[int, ...] = ()
     counters: tuple[tuple[int, int, int], ...] = field(default=())
+    given_up: tuple[int, ...] = ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Seq
 
 from kvcrucible.contract.operations import Hit, Identity
 from kvcrucible.contract.snapshot import Touched
@@ -165,14 +166,18 @@ class ContextCache:
                 yield kept
 
     def yielding(self, protected: int | None) -> Iterator[Continuation]:
-        """Yield what may be released under pressure, each once, in the order of the policy.
+        """Yield what may be released under pressure, in the order of the policy."""
+        yield from self.in_order(self.releasable(protected))
+
+    def in_order(self, continuations: Iterable[Continuation]) -> Iterator[Continuation]:
+        """Yield continuations, which come in order of last use, each once in the order of the policy.
 
         Whatever the policy returns: what it was not offered is passed over, and what it leaves out comes last.
         """
         if isinstance(self.policy, LeastRecentlyUsed):
-            yield from self.releasable(protected)
+            yield from continuations
             return
-        offered = {kept.continuation: kept for kept in self.releasable(protected)}
+        offered = {kept.continuation: kept for kept in continuations}
         for kept in self.policy.order(tuple(offered.values())):
             if offered.pop(kept.continuation, None) is not None:
                 yield kept
@@ -206,6 +211,13 @@ class ContextCache:
                 self._give_up(space.pages, given_up, short, own)
             victims.append(kept)
         return victims if max(short) <= 0 else None
+
+    def lacking(self, short: Seq[int], dropped: Iterable[LogicalPage]) -> list[int]:
+        """Return what is left of ``short`` once the caller has given up ``dropped``, as for :meth:`room`."""
+        left = list(short)
+        own = {page for page in dropped if page.transfer is None and page.device >= 0}
+        self._give_up(own, {}, left, own)
+        return left
 
     def _tick(self) -> int:
         self._clock += 1

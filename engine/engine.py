@@ -77,6 +77,7 @@ class Engine:
         self.work = WorkCounters()
         self.touched = Touched()
         self.evicted: list[int] = []
+        self.given_up: list[int] = []
         self.fences = UnitFences()
         self.pools = [PagePool(spec, self.fences) for spec in config.pools]
         self.ledger = PageLedger(self.pools, self.fences, self.touched)
@@ -120,7 +121,7 @@ class Engine:
 
     def schedule(self) -> Scheduled:
         """Admit from the head of the queue until it is empty or its head has to wait."""
-        self.evicted = []
+        self.evicted, self.given_up = [], []
         admitted: list[Admitted] = []
         while self.queue:
             outcome = starting.admit_head(self, next(iter(self.queue.values())))
@@ -133,7 +134,7 @@ class Engine:
         """Admit ``sequence`` if it heads the queue and fits.  Raises ``StaleHandle`` or ``WrongState`` if it is not
         queued.
         """
-        self.evicted = []
+        self.evicted, self.given_up = [], []
         request = self.queue.get(sequence)
         if request is None:
             self._require_known(sequence)
@@ -363,6 +364,10 @@ class Engine:
         if victims is None:
             raise guards.no_pages(asked, need, self.pools, len(self.cache.continuations))
         self.release_all(victims)
+
+    def short_of(self, need: Seq[int]) -> list[int]:
+        """Return how many pages of each pool are lacking for ``need``; below 0 what is free beyond it."""
+        return [pages - pool.free for pages, pool in zip(need, self.pools, strict=True)]
 
     def copy_columns(self, pool: int, source_page: int, destination_page: int, columns: int) -> None:
         """Queue the copy of the first ``columns`` of one physical page to another."""

@@ -127,7 +127,7 @@ class HistoryWriter:
     def _line(self, operation: Operation, outcome: Outcome, touched: Snapshot, copies: Copies) -> Line:
         refused = outcome.refusal
         given: Any = None if refused is not None else outcome.value
-        evicted = list(outcome.evicted)
+        evicted, given_up = list(outcome.evicted), list(outcome.given_up)
         match operation:
             case operations.Submit(prompt, max_new, session, consume, identity):
                 return history.Submit(
@@ -143,31 +143,31 @@ class HistoryWriter:
                 if refused is not None:
                     return history.Admit(sequence=sequence, refused=refused)
                 if isinstance(given, Waiting):
-                    return history.Admit(
-                        wait=_wait(given), evicted=evicted, started=self._started(given, touched)
-                    )
-                return history.Admit(admission=self._admission(given, touched, copies), evicted=evicted)
+                    tried = history.Admit(wait=_wait(given), started=self._started(given, touched))
+                else:
+                    tried = history.Admit(admission=self._admission(given, touched, copies))
+                tried.evicted, tried.given_up = _released(given, evicted), given_up
+                return tried
             case operations.Schedule():
                 if not isinstance(given, Scheduled):
                     return history.Schedule(refused=refused)
-                admitted = [self._admission(one, touched, copies) for one in given.admitted]
-                if given.waiting is None:
-                    return history.Schedule(admitted=admitted, evicted=evicted)
-                return history.Schedule(
-                    admitted=admitted,
-                    wait=_wait(given.waiting),
-                    evicted=evicted,
-                    started=self._started(given.waiting, touched),
+                line = history.Schedule(
+                    admitted=[self._admission(one, touched, copies) for one in given.admitted],
+                    evicted=_released(given.waiting, evicted),
+                    given_up=given_up,
                 )
+                if given.waiting is not None:
+                    line.wait, line.started = _wait(given.waiting), self._started(given.waiting, touched)
+                return line
             case operations.BeginUnit(work):
                 works = [self._work(one, touched, refused is None) for one in work]
                 return history.Begin(work=works, unit=given, evicted=evicted, refused=refused)
             case operations.EndUnit(unit, commit):
-                line = history.End(unit=unit, commit=commit, refused=refused)
+                end = history.End(unit=unit, commit=commit, refused=refused)
                 if isinstance(given, UnitEnded):
-                    line.done = self._immediate
-                    line.frontiers, line.cancelled = list(given.frontiers), list(given.cancelled)
-                return line
+                    end.done = self._immediate
+                    end.frontiers, end.cancelled = list(given.frontiers), list(given.cancelled)
+                return end
             case operations.Fork(source, position, max_new, session):
                 fork = history.Fork(
                     source=source, position=position, max_new=max_new, session=session, refused=refused
@@ -282,6 +282,11 @@ class HistoryWriter:
                 line.pages, line.generations = self._restored(one.transfer, touched)
             else:
                 line.extents = _extents(one.transfer, touched)
+                line.beside, line.given_up, line.evicted = (
+                    list(one.beside),
+                    list(one.given_up),
+                    list(one.evicted),
+                )
             found.append(line)
         return found
 
@@ -327,6 +332,13 @@ def _identity(identity: Identity) -> history.IdentityFields | None:
 
 def _wait(told: Waiting) -> history.Wait:
     return history.Wait(sequence=told.sequence, why=told.kind)
+
+
+def _released(told: object, evicted: list[int]) -> list[int]:
+    """Return who was released for Device pages: those who were for what sinks stand with that, and come last."""
+    started = told.started if isinstance(told, Waiting) else ()
+    on_host = sum(len(one.evicted) for one in started)
+    return evicted[: len(evicted) - on_host]
 
 
 def _extents(transfer: int, touched: Snapshot) -> list[history.NewExtent]:

@@ -74,6 +74,11 @@ def restore(engine: Engine, kept: Continuation, keep: bool) -> int:
     return host.start(Tier.HOST, pages, kept.continuation, keep)
 
 
+def movable(kept: Continuation) -> list[LogicalPage]:
+    """Return the pages that are visible on Device and in no transfer, pool by pool in logical order."""
+    return _at(kept, Tier.DEVICE)
+
+
 def restore_need(engine: Engine, pages: Iterable[LogicalPage]) -> list[int]:
     """Return how many Device pages of each pool ``pages`` take that are visible on Host: those without a copy there."""
     need = [0] * len(engine.pools)

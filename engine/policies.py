@@ -66,6 +66,7 @@ class CostAware:
     - *cost* of a continuation: the tokens that would have to be computed again without it, which are the committed
       columns of those of its pages in Main that nobody else holds;
     - *size*: the weight of the Device pages, over all pools, that nobody else holds: what releasing it really frees;
+      of one that has none, of its pages on Host;
     - *value*: ``cost × TOKEN // size``;
     - *age*: a number that starts at 0 and rises to the priority of each continuation that yields;
     - *priority*: the age at its last use, plus its value now.
@@ -105,9 +106,13 @@ class CostAware:
     def _rank(self, kept: Continuation) -> tuple[bool, int]:
         """Return whether it frees nothing by itself, and its priority (0 where it does not)."""
         cost = sum([page.committed for page in kept.spaces[0].pages if page.references == 1])
-        size = 0
+        size = on_host = 0
         for weight, space in zip(self._weights, kept.spaces, strict=True):
-            size += weight * sum([page.references == 1 and page.device >= 0 for page in space.pages])
+            alone = [page.device >= 0 for page in space.pages if page.references == 1]
+            size += weight * sum(alone)
+            on_host += weight * (len(alone) - sum(alone))
+        if not size and not kept.on_device:
+            size = on_host
         if not size:
             return True, 0
         return False, self._since.get(kept.continuation, 0) + cost * TOKEN // size

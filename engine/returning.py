@@ -1,4 +1,4 @@
-"""Coming back on demand: from which hit a request starts, and the restore that it may wait for (DESIGN 4.9; decision 0020)."""
+"""Coming back on demand: where a request starts, and the restore that it may wait for (DESIGN 4.9; decision 0020)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from kvcrucible.contract.config import pages_for
 from kvcrucible.contract.operations import Hit, TransferStarted, Waiting, WaitingKind
 from kvcrucible.contract.snapshot import Tier
-from kvcrucible.engine import admission, movement
+from kvcrucible.engine import admission, movement, relief
 from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.records import Continuation, Request, Sequence
 
@@ -41,10 +41,10 @@ def source_of(engine: Engine, request: Request) -> Source | Waiting | None:
             return hit, kept
         if any(page.transfer is not None for page in missing):
             return Waiting(request.sequence, WaitingKind.RESTORING)
-        started = None if hit.source in request.tried else _start(engine, kept, missing, hit.length)
-        if started is not None:
-            request.tried.add(hit.source)
-            return Waiting(request.sequence, WaitingKind.RESTORING, (started,))
+        tried = hit.source in request.tried
+        waiting = None if tried else _start(engine, request, kept, missing, hit.length)
+        if waiting is not None:
+            return waiting
         left_out.append(kept)
 
 
@@ -59,17 +59,22 @@ def missing_below(kept: Continuation, position: int) -> list[LogicalPage]:
 
 
 def _start(
-    engine: Engine, kept: Continuation, missing: list[LogicalPage], position: int
-) -> TransferStarted | None:
-    """Make room for ``missing`` and start moving them back; None where the room cannot be had."""
-    victims = admission.fits(
-        engine.cache, engine.pools, movement.restore_need(engine, missing), (), kept.continuation
-    )
-    if victims is None:
+    engine: Engine, request: Request, kept: Continuation, missing: list[LogicalPage], position: int
+) -> Waiting | None:
+    """Make room for ``missing`` and start moving them back; None where the room cannot be had.
+
+    Returns what the request waits for: the restore, or what sinks before.
+    """
+    need = movement.restore_need(engine, missing)
+    if admission.fits(engine.cache, engine.pools, need, (), kept.continuation) is None:
         return None
-    engine.release_all(victims)
+    waiting = relief.relieve(engine, request, need, (), kept.continuation)
+    if waiting is not None:
+        return waiting
+    request.tried.add(kept.continuation)
     assert engine.host is not None
     # The Host slots stay as clean copies, so that sinking again costs no copy.
     number = engine.host.start(Tier.HOST, missing, kept.continuation, keep=True)
     pages = [sum(page.pool == pool for page in missing) for pool in range(len(engine.pools))]
-    return TransferStarted(number, kept.continuation, Tier.HOST, tuple(pages), position)
+    started = TransferStarted(number, kept.continuation, Tier.HOST, tuple(pages), position)
+    return Waiting(request.sequence, WaitingKind.RESTORING, (started,))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvcrucible.contract.operations import Admitted, Identity, Waiting, WaitingKind
 from kvcrucible.contract.tokens import Tokens
-from kvcrucible.engine import admission, returning
+from kvcrucible.engine import admission, relief, returning
 from kvcrucible.engine.admission import Plan
 from kvcrucible.engine.bundle import start_bundle
 from kvcrucible.engine.records import Request, Sequence
@@ -22,6 +22,8 @@ def admit_head(engine: Engine, request: Request) -> Admitted | Waiting:
         return Waiting(request.sequence, WaitingKind.SESSION_BUSY)
     if not engine.rows.free_rows:
         return Waiting(request.sequence, WaitingKind.NO_ROW)
+    if relief.sinking(engine, request):
+        return Waiting(request.sequence, WaitingKind.SINKING)
     found = returning.source_of(engine, request)
     if isinstance(found, Waiting):
         return found
@@ -29,8 +31,10 @@ def admit_head(engine: Engine, request: Request) -> Admitted | Waiting:
     plan = admission.plan(engine.cache, engine.pools, request, hit, source)
     if plan is None:
         return Waiting(request.sequence, WaitingKind.DEVICE_CAPACITY)
+    waiting = relief.relieve(engine, request, plan.need, plan.dropped, plan.source_id)
+    if waiting is not None:
+        return waiting
     del engine.queue[request.sequence]
-    engine.release_all(plan.victims)
     activate(
         engine,
         request.sequence,

@@ -315,6 +315,7 @@ _WAITS = {
     WaitingKind.SESSION_BUSY: PREFIX_CACHE,
     WaitingKind.DEVICE_CAPACITY: Needs(able=lambda able: able.reserves),
     WaitingKind.RESTORING: HOST,
+    WaitingKind.SINKING: HOST,
 }
 
 for _kind in WaitingKind:

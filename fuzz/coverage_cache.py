@@ -94,3 +94,84 @@ def _fallback(seen: Seen) -> bool:
         if tried and one.source not in tried:
             return True
     return False
+
+
+# -- sinking -----------------------------------------------------------------------------------------------------------
+
+
+@goal(
+    "admitted-after-sinking",
+    "a request starts once what was in its way has sunk to Host, without releasing anybody",
+    Schedule,
+    TryAdmit,
+    needs=HOST,
+)
+def _after_sinking(seen: Seen) -> bool:
+    return not seen.outcome.evicted and any(
+        seen.sunk.get(one.sequence) for one in admissions(seen.outcome.value)
+    )
+
+
+@goal(
+    "failed-to-sink-yields",
+    "what did not sink for a request is released for it",
+    Schedule,
+    TryAdmit,
+    needs=HOST,
+)
+def _failed_yields(seen: Seen) -> bool:
+    return any(sunk.intersection(seen.outcome.evicted) for sunk in seen.sunk.values())
+
+
+@goal(
+    "sinks-with-shared-pages",
+    "what two continuations share sinks with the second of them",
+    Schedule,
+    TryAdmit,
+    needs=HOST,
+)
+def _beside(seen: Seen) -> bool:
+    return any(
+        seen.before.pages[move.page].references > 1
+        for one in started(seen, Tier.DEVICE)
+        for move in seen.after.transfers[one.transfer].moves
+        if one.beside
+    )
+
+
+@goal(
+    "device-copies-given-up",
+    "copies on Device of pages that are visible on Host are given up for a request",
+    Schedule,
+    TryAdmit,
+    needs=HOST,
+)
+def _device_copies(seen: Seen) -> bool:
+    return bool(seen.outcome.given_up)
+
+
+@goal(
+    "host-copies-given-up",
+    "copies on Host of pages that are visible on Device are given up for what sinks",
+    Schedule,
+    TryAdmit,
+    needs=HOST,
+)
+def _host_copies(seen: Seen) -> bool:
+    return any(one.given_up for one in started(seen, Tier.DEVICE))
+
+
+@goal(
+    "released-on-host-for-a-sink",
+    "a continuation on Host is released so that a better one can sink",
+    Schedule,
+    TryAdmit,
+    needs=HOST,
+)
+def _host_released(seen: Seen) -> bool:
+    return any(one.evicted for one in started(seen, Tier.DEVICE))
+
+
+@goal("two-sink-at-once", "two transfers to Host start for one request", Schedule, TryAdmit, needs=HOST)
+def _two(seen: Seen) -> bool:
+    return len(list(started(seen, Tier.DEVICE))) > 1

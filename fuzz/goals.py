@@ -21,7 +21,7 @@ class Observation:
     """What was there before an operation.  ``slack``: pages that it needs minus those it can get (None: not known).
 
     ``consuming``: queued requests that may take any continuation.  ``prompts``: prompts of queued requests.  ``tried``:
-    of each, the continuations of which it has started a restore.
+    of each, the continuations of which it has started a restore; ``sunk``: those that were sunk for it.
     """
 
     before: Snapshot
@@ -30,6 +30,7 @@ class Observation:
     consuming: frozenset[int] = frozenset()
     prompts: Mapping[int, Tokens] = field(default_factory=dict)
     tried: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    sunk: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Seen:
     consuming: frozenset[int] = frozenset()
     prompts: Mapping[int, Tokens] = field(default_factory=dict)
     tried: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    sunk: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
@@ -105,7 +107,8 @@ def observe(model: AccountingModel, before: Snapshot, operation: Operation) -> O
     queued = model.books.queued
     prompts = {request: entry.prompt for request, entry in queued.items()}
     tried = {request: entry.tried for request, entry in queued.items()}
-    return Observation(before, operation, model.demand(operation), model.consuming(), prompts, tried)
+    sunk = {request: entry.sunk for request, entry in queued.items()}
+    return Observation(before, operation, model.demand(operation), model.consuming(), prompts, tried, sunk)
 
 
 def reached(observation: Observation, outcome: Outcome, after: Snapshot, setting: Setting) -> Iterator[str]:
@@ -120,6 +123,7 @@ def reached(observation: Observation, outcome: Outcome, after: Snapshot, setting
         observation.consuming,
         observation.prompts,
         observation.tried,
+        observation.sunk,
     )
     for one in _BY_OPERATION.get(type(observation.operation), ()):
         if one.reached(seen):

@@ -223,4 +223,5 @@ JOURNEYS = {
     "restore-under-pressure": Journeys.restore_under_pressure,
     "watch": Journeys.watch,
     "return-to-host-hit": Journeys.return_to_host_hit,
+    "sink-under-pressure": Journeys.sink_under_pressure,
 }

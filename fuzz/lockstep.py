@@ -195,7 +195,7 @@ class LockStep:
             if isinstance(operation, Demote) and before.host_holes is not None:
                 self.model.see_holes(tuple(size for _, size in before.host_holes))
             actual = self._execute(operation)
-            expected = self.model.predict(operation, actual.evicted)
+            expected = self.model.predict(operation, actual)
         after = self.adapter.snapshot()
         violations = judge_outcome(operation, expected, actual)
         violations += self._observe(before, actual, after)

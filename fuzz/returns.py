@@ -8,11 +8,14 @@ from kvcrucible.contract.operations import (
     Cancel,
     CancelTransfer,
     Demote,
+    Finish,
+    Fork,
+    Pin,
     Restore,
     Schedule,
     Submit,
 )
-from kvcrucible.contract.tokens import canonical, count, prefix
+from kvcrucible.contract.tokens import canonical, count, prefix, run
 from kvcrucible.fuzz.draws import Length
 from kvcrucible.fuzz.moving import Moving
 
@@ -29,6 +32,10 @@ class Route:
     release: bool
     cut: bool
     down: bool
+
+
+#: How many short continuations a journey leaves on the way.
+FEW = 3
 
 
 class Returns(Moving):
@@ -60,3 +67,54 @@ class Returns(Moving):
         self.settle()
         self.take(Schedule())
         self.take(*(Cancel(one) for one in model.queue))
+
+    def sink_under_pressure(self, route: Route) -> None:
+        """Leave a few continuations, some with copies in the other tier, some that share pages, and ask for the whole
+        pool; what sinks for that succeeds or is cancelled.
+        """
+        model, size = self.lock.model, self.page_size
+        self.take(*(Cancel(request) for request in model.queue))
+        self.settle()
+        left = []
+        for name in range(FEW):
+            sequence = self.fresh(name, size + route.length.tokens(size) + 1)
+            if sequence is None:
+                break
+            if route.keep and not name:
+                alive = set(model.sequences())
+                self.take(Fork(sequence, model.frontier(sequence), 0))
+                left += sorted(set(model.sequences()) - alive)
+            left.append(sequence)
+            self.take(*(Finish(one) for one in left if one in model.sequences() and not model.in_flight(one)))
+        left = [one for one in left if one in model.continuations()]
+        if left and route.cut:
+            for kind in (Demote, Restore)[: 1 + route.release]:
+                if left[0] in model.continuations():
+                    self.take(kind(left[0], True))
+                    self.settle()
+        if route.back == 1:
+            self.take(*(Pin(one) for one in left[1:2] if one in model.continuations()))
+        self.fill(route)
+        if route.keep and not route.cut:
+            # Once more, so that what has sunk may have to make room for what sinks now.
+            self.fill(route)
+
+    def fill(self, route: Route) -> None:
+        """Ask for the whole pool, or nearly; wait, and leave a continuation of it."""
+        model = self.lock.model
+        wanted = max(1, self.lock.setting.placeable_tokens - route.back * self.page_size)
+        alive = set(model.sequences())
+        self.take(Submit(run(route.source + 20, 700, wanted), 0), Schedule())
+        if route.down and not route.keep:
+            self.take(*(CancelTransfer(one) for one in model.transfers()))
+        for _ in range(2):
+            self.settle()
+            self.take(Schedule())
+        self.take(*(Cancel(one) for one in model.queue))
+        started = self.newest(alive)
+        if started is not None and not model.in_flight(started) and model.prompt_left(started):
+            works = self.works([(index, route.length) for index in range(6)], route.source)
+            mine = tuple(work for work in works if work.sequence == started)
+            if mine:
+                self.write(mine, commit=True)
+            self.take(Finish(started))

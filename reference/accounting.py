@@ -14,11 +14,10 @@ taken for it, where it is possible), what is stored in a page.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import TypeAlias
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.config import EngineConfig
@@ -59,48 +58,12 @@ from kvcrucible.contract.tokens import count
 from kvcrucible.reference import acts, transfers
 from kvcrucible.reference.books import Books
 from kvcrucible.reference.holdings import Entry
-from kvcrucible.reference.judging import Judged, Judging, first_row
+from kvcrucible.reference.judging import Judged, first_row
 from kvcrucible.reference.pages import Page
-
-#: Something that changes books and returns the operation's value.
-Act: TypeAlias = Callable[[Books], Value]
+from kvcrucible.reference.room import Choice, Plan, Room, Told
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One way to carry out an operation that takes pages; the ``protected`` continuation is not released for it."""
-
-    act: Act
-    protected: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How an operation that may lack pages is judged, and its choices, best first; the first that fits is taken."""
-
-    judged: Judged
-    choices: list[Choice]
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """Books in which some continuations were released and then an act took ``need`` of ``available`` free pages, each
-    by pool.
-    """
-
-    books: Books
-    value: Value
-    need: tuple[int, ...]
-    available: tuple[int, ...]
-
-    @property
-    def slack(self) -> int | None:
-        """Pages that are lacking in the pool that lacks most (below 0: pages to spare); None where none are taken."""
-        found = [need - there for need, there in zip(self.need, self.available, strict=True) if need]
-        return max(found, default=None)
-
-
-class AccountingModel(Judging):
+class AccountingModel(Room):
     """The expected behaviour of one engine.
 
     ``capabilities`` (default: everything) say which operations exist and whether admission reserves the worst case.
@@ -116,15 +79,15 @@ class AccountingModel(Judging):
         self.capabilities = capabilities if capabilities is not None else Capabilities("reference")
         self.books = Books(config, self.capabilities.reserves, immediate)
         self.holes = None
-        self._told: list[int] | None = None
+        self._told = Told()
 
-    def predict(self, operation: Operation, evicted: Sequence[int] | None = None) -> Outcome:
+    def predict(self, operation: Operation, told: Outcome | None = None) -> Outcome:
         """Carry the operation out on the model; a refused one changes nothing.
 
-        ``evicted``: whom the engine says that it released to make room, in order.  Any choice is legal (0020): each is
-        taken as long as it may be released and pages are still lacking.  From the first on that is not legal, and where
-        None are told, the least recently used goes instead; so the outcome's ``evicted`` differs from what was told
-        where, and only where, that was not legal.
+        ``told``: what the engine says to have come of it, for what is its own choice (0020): whom it released, which
+        copies it gave up and what it let sink to make room.  Each is taken as long as it is legal and pages are still
+        lacking.  From the first on that is not legal, and where nothing is told, the least recently used is released
+        instead; so the outcome differs from what was told where, and only where, that was not legal.
 
         When device effects complete is not known here: ``Progress`` is predicted as if the engine had reported that
         everything under way is done and no copy failed; for any other report use :meth:`predict_progress`.  Raises
@@ -133,9 +96,9 @@ class AccountingModel(Judging):
         if isinstance(operation, Progress):
             return self.predict_progress(self.everything_done())
         self._require_offered(operation)
-        self._told = None if evicted is None else list(evicted)
+        self._told = Told() if told is None else Told.of(told)
         outcome = self._outcome(operation)
-        self.holes = self._told = None
+        self.holes, self._told = None, Told()
         return replace(outcome, counters=self.books.counters)
 
     def predict_progress(self, reported: Progressed) -> Outcome:
@@ -241,10 +204,14 @@ class AccountingModel(Judging):
     def _admissions(self, sequence: int) -> Iterator[Choice]:
         """The candidates of an admission, best first (0003); who is in flight is no source.
 
-        A hit that is not all on Device is waited for, or restored, once for each request and source (0020).
+        A hit that is not all on Device is waited for, or restored, once for each request and source; what sinks for
+        the request is waited for before anything else (0020).
         """
         books = self.books
         request = books.queued[sequence]
+        if request.sinks & books.transfers.keys():
+            yield Choice(lambda books: Waiting(sequence, WaitingKind.SINKING))
+            return
         left_out = [owner for owner, entry in books.holders().items() if entry.unit is not None]
         while True:
             hit = books.best_hit(request.prompt, request.identity, frozenset(left_out))
@@ -280,39 +247,6 @@ class AccountingModel(Judging):
             mode = AdmissionMode.MOVE_TRUNCATED
             yield Choice(lambda books: acts.admit_by_move(books, sequence, hit, mode), hit.source)
 
-    # -- making room ---------------------------------------------------------------------------------------------------
-
-    def _releasable(self, protected: int | None) -> list[int]:
-        """Continuations that may be released under pressure, the least recently used first.
-
-        Neither pinned nor in a transfer; and one without any Device page would free nothing (0013).
-        """
-        if "Release" not in self.capabilities.operations:
-            return []
-        kept = self.books.continuations
-        may_go = [
-            name
-            for name, entry in kept.items()
-            if not entry.pinned
-            and name != protected
-            and not self.books.any_in_transfer(entry)
-            and any(page.device for held in entry.pages for page in held)
-        ]
-        return sorted(may_go, key=lambda name: kept[name].last_use)
-
-    def _attempt(self, released: list[int], act: Act) -> Attempt:
-        """Release, then act, on a copy."""
-        books = self.books.copy()
-        for continuation in released:
-            acts.end(books, continuation)
-        available = books.free
-        value = act(books)
-        need = tuple(there - left for there, left in zip(available, books.free, strict=True))
-        return Attempt(books, value, need, available)
-
-    def _after_all_releases(self, choice: Choice) -> Attempt:
-        return self._attempt(self._releasable(choice.protected), choice.act)
-
     def _choose(self, plan: Plan) -> tuple[Row | None, Choice | None]:
         """Return the first choice that fits, or the row that refuses the operation."""
         row = first_row(plan.judged)
@@ -330,28 +264,6 @@ class AccountingModel(Judging):
             if row is None:
                 return None, choice
         return row, None
-
-    def _carry_out(self, choice: Choice) -> Outcome:
-        """Release one continuation after another until the choice fits, and take it."""
-        left = self._releasable(choice.protected)
-        victims: list[int] = []
-        while True:
-            attempt = self._attempt(victims, choice.act)
-            if min(attempt.books.free) >= 0:
-                self.books = attempt.books
-                return Outcome(attempt.value, evicted=tuple(victims))
-            assert left, "what fits after all releases fits after some number of them"
-            victims.append(self._next_victim(left))
-            left.remove(victims[-1])
-
-    def _next_victim(self, left: list[int]) -> int:
-        """The one of ``left`` that the engine says to have released next; else the least recently used (0020)."""
-        if self._told:
-            told = self._told.pop(0)
-            if told in left:
-                return told
-            self._told = []
-        return left[0]
 
     # -- the operations ------------------------------------------------------------------------------------------------
 
@@ -378,7 +290,7 @@ class AccountingModel(Judging):
             return Outcome(Waiting(sequence, WaitingKind.BEHIND_HEAD))
         row, choice = self._choose(self._plan(operation))
         if choice is not None:
-            return self._carry_out(choice)
+            return self._carry_out(choice, sequence)
         assert row is not None, operation
         if row.kind.precedence < RefusalKind.SESSION_BUSY.precedence:
             return Outcome(refusal=row.kind)
@@ -386,15 +298,18 @@ class AccountingModel(Judging):
 
     def _schedule(self) -> Outcome:
         admitted: list[Admitted] = []
+        waiting: Waiting | None = None
         evicted: tuple[int, ...] = ()
-        while self.queue:
+        given_up: tuple[int, ...] = ()
+        while self.queue and waiting is None:
             outcome = self._try_admit(TryAdmit(self.queue[0]))
+            evicted, given_up = evicted + outcome.evicted, given_up + outcome.given_up
             if isinstance(outcome.value, Waiting):
-                return Outcome(Scheduled(tuple(admitted), outcome.value), evicted=evicted + outcome.evicted)
-            assert isinstance(outcome.value, Admitted), outcome
-            admitted.append(outcome.value)
-            evicted += outcome.evicted
-        return Outcome(Scheduled(tuple(admitted)), evicted=evicted)
+                waiting = outcome.value
+            else:
+                assert isinstance(outcome.value, Admitted), outcome
+                admitted.append(outcome.value)
+        return Outcome(Scheduled(tuple(admitted), waiting), evicted=evicted, given_up=given_up)
 
     def _do(self, operation: Operation) -> Value:
         """Carry out an operation that takes no pages and that no row refuses."""

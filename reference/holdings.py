@@ -9,7 +9,7 @@ Nothing here changes anything: :class:`kvcrucible.reference.books.Books` does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -27,8 +27,9 @@ class Entry:
     ``prompt``: what is to be prefilled, from position 0.  ``tokens``: what is committed in Main.  ``backend``: how
     many of them the backend has too.  ``pages``: a list for each pool.  ``returned``: for each pool, what has touched
     the pages that went back to its reservation and are not at rest, the earliest first (0013).  ``limit``: the last
-    position that it may reach, plus 1.  ``unit``: the unit that has selected it.  ``tried``: of a queued one, the
-    continuations of which it has started a restore (0020).
+    position that it may reach, plus 1.  ``unit``: the unit that has selected it.  Of a queued one (0020):
+    ``tried``, the continuations of which it has started a restore; ``sunk``, those that were sunk for it, by the
+    transfers ``sinks``.
     """
 
     prompt: Tokens
@@ -45,6 +46,8 @@ class Entry:
     pinned: bool = False
     last_use: int = 0
     tried: frozenset[int] = frozenset()
+    sunk: frozenset[int] = frozenset()
+    sinks: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.returned:
@@ -248,6 +251,30 @@ class Holdings:
         return [
             [page for page in entry.pages[pool][: self.pages(position, pool)] if page.visible is Tier.HOST]
             for pool in self.pools
+        ]
+
+    def sinkable(self, continuation: int, beside: Iterable[int]) -> list[list[Page]]:
+        """For each pool, what of a continuation can sink: movable, and held by nobody but it and those ``beside``."""
+        names = {continuation, *beside}
+        others = [entry for name, entry in self.holders().items() if name not in names]
+        return [
+            [
+                page
+                for page in self.movable(self.continuations[continuation], Tier.DEVICE, pool)
+                if not any(page in entry.pages[pool] for entry in others)
+            ]
+            for pool in self.pools
+        ]
+
+    def copies(self, entry: Entry, tier: Tier) -> list[list[Page]]:
+        """For each pool, the entry's pages with a hidden copy in ``tier``, the ones in transfers left out."""
+        return [
+            [
+                page
+                for page in held
+                if page.visible is not tier and page.has(tier) and not self.in_transfer(page)
+            ]
+            for held in entry.pages
         ]
 
     def all_movable(self, entry: Entry, source: Tier) -> list[list[Page]]:

@@ -74,6 +74,31 @@ def _start(books: Books, continuation: int, source: Tier, keep: bool, pages: lis
     return transfer
 
 
+def sink(books: Books, sequence: int, told: TransferStarted, pages: list[list[Page]]) -> TransferStarted:
+    """Start to move ``pages`` to Host for the sake of a queued request, and note that (0020)."""
+    before = books.counters
+    transfer = _start(books, told.continuation, Tier.DEVICE, keep=False, pages=pages)
+    request = books.queued[sequence]
+    request.sunk, request.sinks = request.sunk | {told.continuation}, request.sinks | {transfer}
+    expect(books, before, [Change() for _ in books.pools])
+    return replace(told, transfer=transfer, pages=tuple(len(of_pool) for of_pool in pages), positions=0)
+
+
+def give_up(books: Books, pages: list[list[Page]], tier: Tier) -> None:
+    """Free the hidden copies in ``tier``; what is not at rest retires."""
+    before, changes = books.counters, []
+    for pool, found in enumerate(pages):
+        retiring = 0
+        for page in found:
+            if tier is Tier.HOST:
+                page.host = None
+            else:
+                retiring += not books.is_at_rest(page.touched)
+                _free_device(books, pool, page)
+        changes.append(release(len(found) if tier is Tier.DEVICE else 0) + retire_change(retiring))
+    expect(books, before, changes)
+
+
 def cancel(books: Books, transfer: int) -> None:
     """Mark a transfer, so that it will be abandoned."""
     books.transfers[transfer] = replace(books.transfers[transfer], cancelled=True)

@@ -18,7 +18,7 @@ from kvcrucible.invariants.history.records import Holder
 from kvcrucible.invariants.history.room import make_room, require_all_used, short, take_continuation
 from kvcrucible.invariants.history.rows import activate
 from kvcrucible.invariants.history.sharing import end_clean_copy, fork_need, require_copies, share_prefix
-from kvcrucible.invariants.history.starts import start_all
+from kvcrucible.invariants.history.starts import give_up_copies, start_all
 
 
 def admit(ledger: Ledger, line: history.Admit) -> None:
@@ -29,30 +29,32 @@ def admit(ledger: Ledger, line: history.Admit) -> None:
             ledger, f"admission of {name}", [(operations.TryAdmit, _facts(ledger, name))], line.refused
         )
         return
-    evicted = list(line.evicted)
+    evicted, given_up = list(line.evicted), list(line.given_up)
     if (line.admission is None) == (line.wait is None):
         raise Broken("outcome", "an admit line has an admission or a wait, one of the two")
     if line.admission is not None:
-        _admit(ledger, line.admission, evicted)
+        _admit(ledger, line.admission, evicted, given_up)
     if line.wait is not None:
-        wait(ledger, line.wait, line.started, evicted)
+        wait(ledger, line.wait, line.started, evicted, given_up)
     elif line.started:
         raise Broken("outcome", "transfers are started for a request that does not wait")
     require_all_used(evicted, "admission")
+    require_all_used(given_up, "admission")
 
 
 def schedule(ledger: Ledger, line: history.Schedule) -> None:
     """Judge one run through the queue."""
     if line.refused is not None:
         raise Broken("refusal-due", "schedule is never refused")
-    evicted = list(line.evicted)
+    evicted, given_up = list(line.evicted), list(line.given_up)
     for admission in line.admitted:
-        _admit(ledger, admission, evicted)
+        _admit(ledger, admission, evicted, given_up)
     if line.wait is not None:
-        wait(ledger, line.wait, line.started, evicted)
+        wait(ledger, line.wait, line.started, evicted, given_up)
     elif line.started:
         raise Broken("outcome", "transfers are started for a request that does not wait")
     require_all_used(evicted, "schedule")
+    require_all_used(given_up, "schedule")
     if line.wait is not None:
         if ledger.shows_fifo and line.wait.why is WaitingKind.BEHIND_HEAD:
             raise Broken("admission-order", "schedule stops at the head of the queue, which is behind nobody")
@@ -62,42 +64,55 @@ def schedule(ledger: Ledger, line: history.Schedule) -> None:
         )
 
 
-def wait(ledger: Ledger, told: history.Wait, started: list[history.Started], evicted: list[int]) -> None:
+def wait(
+    ledger: Ledger,
+    told: history.Wait,
+    started: list[history.Started],
+    evicted: list[int],
+    given_up: list[int],
+) -> None:
     """Judge why a request waits, and carry out what was started for it."""
     name, why = told.sequence, told.why
     holder = ledger.queue.get(name)
     if holder is None:
         raise Broken("not-queued", f"{name} is said to wait, and is not queued")
-    chosen: Candidate | None = None
-    if ledger.shows_refusals:
-        due, chosen = _due_wait(ledger, holder, why)
-        if due is None:
-            rule = "outcome"
-            if why is WaitingKind.DEVICE_CAPACITY:
-                by_count = not short(ledger, _need(ledger, holder, Candidate(AdmissionMode.COLD)))
-                rule = "admission-by-count" if by_count else "cache-yields"
-            raise Broken(rule, f"{name} waits, {why.value}, although it can be admitted")
-        if due is not why:
-            raise Broken("outcome", f"{name} waits, {why.value}; due: {due.value}")
-    start_all(ledger, holder, started, evicted, chosen)
+    due, chosen = _due_wait(ledger, holder) if ledger.shows_refusals else (why, None)
+    # Where hits are not shown, it is not known what the request lacks.
+    need = _need(ledger, holder, chosen) if chosen is not None and ledger.shows_hits else None
+    lacks = need is None or short(ledger, need)
+    if need is not None and chosen is not None:
+        give_up_copies(ledger, given_up, lambda: short(ledger, need), chosen.source, f"waiting of {name}")
+        lacks = short(ledger, need)
+    elif why is WaitingKind.RESTORING and ledger.shows_returns:
+        due = why
+    if why is WaitingKind.SINKING and started and lacks and due is not WaitingKind.BEHIND_HEAD:
+        # What sinks first, and who yields, is the engine's choice.
+        due = why
+    if due is None:
+        rule = "outcome"
+        if why is WaitingKind.DEVICE_CAPACITY:
+            by_count = not short(ledger, _need(ledger, holder, Candidate(AdmissionMode.COLD)))
+            rule = "admission-by-count" if by_count else "cache-yields"
+        raise Broken(rule, f"{name} waits, {why.value}, although it can be admitted")
+    if due is not why:
+        raise Broken("outcome", f"{name} waits, {why.value}; due: {due.value}")
+    if started and chosen is None and ledger.shows_refusals and ledger.shows_hits:
+        raise Broken("outcome", f"{name} waits, {why.value}: nothing is started for that")
+    start_all(ledger, holder, started, evicted, chosen, need)
 
 
-def _due_wait(
-    ledger: Ledger, holder: Holder, why: WaitingKind
-) -> tuple[WaitingKind | None, Candidate | None]:
-    """Return the reason to wait that is due, None where the request can be admitted; and what it waits for."""
+def _due_wait(ledger: Ledger, holder: Holder) -> tuple[WaitingKind | None, Candidate | None]:
+    """Return the reason to wait that is due, None where the request can be admitted; and how it goes on then."""
     if ledger.shows_fifo and next(iter(ledger.queue)) != holder.id:
         return WaitingKind.BEHIND_HEAD, None
     row = judge.due_row([(operations.TryAdmit, _facts(ledger, holder.id))])
     if row is not None:
         return WaitingKind(row.kind.value), None
-    if not ledger.shows_hits:
-        # Which candidates there are cannot be told; one is always there.
-        if why is WaitingKind.RESTORING:
-            return why, None
-        fits = _fits(ledger, holder, Candidate(AdmissionMode.COLD))
-        return (None if fits else WaitingKind.DEVICE_CAPACITY), None
-    chosen = next((one for one in candidates(ledger, holder) if _fits(ledger, holder, one)), None)
+    if not holder.sinks.isdisjoint(ledger.transfers):
+        return WaitingKind.SINKING, None
+    # Where hits are not shown, which candidates there are cannot be told; one is always there.
+    known = candidates(ledger, holder) if ledger.shows_hits else [Candidate(AdmissionMode.COLD)]
+    chosen = next((one for one in known if _fits(ledger, holder, one)), None)
     if chosen is None:
         return WaitingKind.DEVICE_CAPACITY, None
     return (chosen.mode if isinstance(chosen.mode, WaitingKind) else None), chosen
@@ -174,8 +189,10 @@ def _move_need(
 # -- carrying out ------------------------------------------------------------------------------------------------------
 
 
-def _admit(ledger: Ledger, told: history.Admission, evicted: list[int]) -> None:
-    """Judge one admission, and carry it out; takes those who are released for it off ``evicted``."""
+def _admit(ledger: Ledger, told: history.Admission, evicted: list[int], given_up: list[int]) -> None:
+    """Judge one admission, and carry it out; takes those who are released for it off ``evicted``, and those who lose
+    copies off ``given_up``.
+    """
     what = f"admission of {told.sequence}"
     row = judge.due_row([(operations.TryAdmit, _facts(ledger, told.sequence))])
     if row is not None:
@@ -183,8 +200,15 @@ def _admit(ledger: Ledger, told: history.Admission, evicted: list[int]) -> None:
     holder = ledger.queue[told.sequence]
     if ledger.shows_fifo and next(iter(ledger.queue)) != holder.id:
         raise Broken("admission-order", f"{what}, while {next(iter(ledger.queue))} heads the queue")
+    if not holder.sinks.isdisjoint(ledger.transfers):
+        raise Broken("outcome", f"{what}, while what sinks for it is on its way")
     chosen = _chosen(ledger, holder, told) if ledger.shows_hits else _claimed(ledger, holder, told)
-    make_room(ledger, evicted, lambda: short(ledger, _need(ledger, holder, chosen)), chosen.source, what)
+
+    def lacks() -> bool:
+        return short(ledger, _need(ledger, holder, chosen))
+
+    give_up_copies(ledger, given_up, lacks, chosen.source, what)
+    make_room(ledger, evicted, lacks, chosen.source, what)
     del ledger.queue[holder.id]
     if chosen.source is None:
         for pool in ledger.pools:

@@ -79,8 +79,10 @@ class Holder:
         "row",
         "runs",
         "session",
+        "sinks",
         "state",
         "stops",
+        "sunk",
         "tried",
         "unit",
     )
@@ -114,6 +116,9 @@ class Holder:
         self.moving = self.away = 0
         #: While queued: continuations of which a restore was started for it.
         self.tried: set[int] = set()
+        #: While queued: continuations that were sunk for it, and the transfers by which.
+        self.sunk: set[int] = set()
+        self.sinks: set[int] = set()
 
     @property
     def active(self) -> bool:

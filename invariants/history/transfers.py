@@ -44,20 +44,39 @@ def demote(ledger: Ledger, line: history.Demote) -> None:
         )
     if not judge.require(ledger, what, [(operations.Demote, facts)], line.refused):
         return
+    moves = _take_slots(ledger, pages, line.extents, what)
+    _start(ledger, Transfer(ledger.number("transfer", line.transfer), Tier.DEVICE, line.keep, moves))
+
+
+def sink(ledger: Ledger, told: history.Started, pages: list[Page]) -> None:
+    """Start to move ``pages`` to Host for the sake of a request."""
+    what = f"sinking of {told.continuation}"
+    if told.pages or told.positions:
+        raise Broken("publish-order", f"{what} takes Device pages, which a transfer to Host does not")
+    moves = _take_slots(ledger, pages, told.extents, what)
+    _start(ledger, Transfer(ledger.number("transfer", told.transfer), Tier.DEVICE, False, moves))
+
+
+def _take_slots(
+    ledger: Ledger, pages: list[Page], extents: list[history.NewExtent], what: str
+) -> list[Moved]:
+    """Take the extents that are due for those of ``pages`` that have no copy on Host."""
     arena = ledger.arena
-    assert arena is not None, "the table refuses a demotion without a Host tier"
-    told = {extent.pool: extent for extent in line.extents}
+    assert arena is not None, "without a Host tier nothing moves there"
+    copied = [[page for page in pages if page.pool == pool and page.extent is None] for pool in ledger.pools]
+    sizes = [_extent_bytes(ledger, pool, len(found)) for pool, found in enumerate(copied)]
+    told = {extent.pool: extent for extent in extents}
     due = {pool for pool, size in enumerate(sizes) if size}
-    if told.keys() != due or len(told) < len(line.extents):
+    if told.keys() != due or len(told) < len(extents):
         raise Broken(
             "host-conservation",
-            f"{what} takes extents of pools {sorted(extent.pool for extent in line.extents)}, due: {sorted(due)}",
+            f"{what} takes extents of pools {sorted(extent.pool for extent in extents)}, due: {sorted(due)}",
         )
     moves = [Moved(page) for page in pages if page.extent is not None]
     for pool in sorted(due):
         place = arena.take(told[pool].offset, told[pool].size, sizes[pool], len(copied[pool]))
         moves += [Moved(page, extent=place) for page in copied[pool]]
-    _start(ledger, Transfer(ledger.number("transfer", line.transfer), Tier.DEVICE, line.keep, moves))
+    return moves
 
 
 def _extent_bytes(ledger: Ledger, pool: int, pages: int) -> int:
