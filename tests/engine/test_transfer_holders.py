@@ -143,7 +143,7 @@ def test_half_in_a_transfer_is_passed_over_as_a_whole() -> None:
     b.check(source)
 
 
-def test_releasing_what_has_no_device_page_is_not_tried() -> None:
+def test_what_has_no_device_page_is_not_asked_for_any() -> None:
     b = bench(pages=4)
     e = b.engine
     lost = away(b, 8)
@@ -152,7 +152,9 @@ def test_releasing_what_has_no_device_page_is_not_tried() -> None:
     b.moved()
     request = e.submit(run(2, 0, 16), 0)
     assert [one.sequence for one in e.schedule().admitted] == [request]
-    assert e.evicted == [clean], "its clean copies on Device were in the way, the other one holds none"
+    assert (e.evicted, e.given_up) == ([], [clean]), (
+        "its clean copies were in the way, the other one holds none"
+    )
     assert lost in e.cache.continuations
 
 
