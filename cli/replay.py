@@ -63,6 +63,14 @@ def replay(
         min=1,
         help="Check the whole state after every this many operations, and at the end.",
     ),
+    host_pages: int = typer.Option(
+        0,
+        "--host-pages",
+        min=0,
+        max=MAX_REPLAY_PAGES,
+        help="Pages that a Host tier has room for: continuations sink there and come back; 0 for none.",
+    ),
+    policy: str = typer.Option("lru", "--policy", help="Which continuation yields first: lru or cost-aware."),
     history: Path | None = typer.Option(
         None, "--history", help="Write the engine's history here, for `kvcrucible check`."
     ),
@@ -73,14 +81,26 @@ def replay(
     Requests come in order of arrival, as fast as --concurrency allows.  Status 1 on a broken invariant, 3 where every
     request was refused.
     """
+    from kvcrucible.contract.config import POLICIES
     from kvcrucible.perf.replay import Replay
     from kvcrucible.perf.replay_input import load_requests
     from kvcrucible.perf.replay_settings import ReplaySettings
 
     if page_size not in PAGE_SIZES:
         raise InputError(f"--page-size {page_size}: use 16 or 64")
+    if policy not in POLICIES:
+        raise InputError(f"--policy {policy:.40}: use {' or '.join(POLICIES)}")
     settings = ReplaySettings(
-        capacity_pages, page_size, concurrency, prefill_chunk, decode_run, max_context, full_every, seed
+        capacity_pages,
+        page_size,
+        concurrency,
+        prefill_chunk,
+        decode_run,
+        max_context,
+        full_every,
+        seed,
+        host_pages,
+        policy,
     )
     requests = load_requests(trace, limit)
     with _collector_spared(), _progress(len(requests), quiet=as_json) as advance:
@@ -149,6 +169,8 @@ def _report(figures: Figures, trace: Path, total: int, settings: ReplaySettings,
                 "trace_requests": total,
                 "capacity_pages": settings.capacity_pages,
                 "page_size": settings.page_size,
+                "host_pages": settings.host_pages,
+                "policy": settings.policy,
             }
         )
     else:
@@ -157,7 +179,7 @@ def _report(figures: Figures, trace: Path, total: int, settings: ReplaySettings,
         table = Table(title=f"Replay of {safe(trace.name)}")
         table.add_column("figure")
         table.add_column("value", justify="right")
-        for name, value in _rows(figures, total, settings.capacity_pages, settings.page_size):
+        for name, value in _rows(figures, total, settings):
             table.add_row(name, value)
         out = console()
         out.print(table)
@@ -213,7 +235,19 @@ def _why_few_hits(figures: Figures, settings: ReplaySettings) -> str | None:
     return "Few hits where an infinite cache has many: " + "; ".join(reasons) + "."
 
 
-def _rows(figures: Figures, total: int, capacity_pages: int, page_size: int) -> Iterator[tuple[str, str]]:
+def _host_rows(figures: Figures) -> Iterator[tuple[str, str]]:
+    yield "hits on Host", f"{figures.host_hits:,}"
+    yield "  tokens of their prompts hit", f"{figures.host_hit_tokens:,}"
+    yield "  pages restored", f"{figures.pages_restored:,}"
+    yield "  bytes restored", f"{figures.bytes_restored:,}"
+    yield "continuations sunk", f"{figures.sunk:,}"
+    yield "  pages sunk", f"{figures.pages_sunk:,}"
+    yield "  bytes sunk", f"{figures.bytes_sunk:,}"
+    yield "transfers abandoned", f"{figures.transfers_abandoned:,}"
+
+
+def _rows(figures: Figures, total: int, settings: ReplaySettings) -> Iterator[tuple[str, str]]:
+    capacity_pages, page_size = settings.capacity_pages, settings.page_size
     if figures.cut_short:
         yield "CUT SHORT", f"{figures.requests:,} of {total:,} requests"
     yield "requests", f"{figures.requests:,}"
@@ -230,6 +264,13 @@ def _rows(figures: Figures, total: int, capacity_pages: int, page_size: int) -> 
     yield "  hit ratio", f"{figures.hit_ratio:.1%}"
     yield "  ideal hit ratio, whole blocks", f"{figures.ideal_block_hit_ratio:.1%}"
     yield "  ideal hit ratio, token for token", f"{figures.ideal_hit_ratio:.1%}"
+    for reason, tokens in figures.gap.items():
+        yield f"  no hit, {reason}", f"{tokens:,}"
+    yield "continuations at once, at most", f"{figures.peak_continuations:,}"
+    yield "  wholly on Device, at most", f"{figures.peak_continuations_on_device:,}"
+    yield "hits on Device", f"{figures.device_hits:,}"
+    if settings.host_pages:
+        yield from _host_rows(figures)
     yield "appended tokens", f"{figures.appended_tokens:,}"
     yield "page grants", f"{figures.page_grants:,}"
     yield "peak leased pages", f"{figures.peak_leased_pages:,} of {capacity_pages:,} (of {page_size} tokens)"

@@ -33,6 +33,10 @@ DEFAULT_ALIGNMENT_BYTES = 4096
 #: Tokens in a page unless a pool says otherwise (DESIGN 3).
 DEFAULT_PAGE_SIZE = 64
 
+#: Names of the orders in which continuations yield when room is made (DESIGN 4.9, decision 0020).
+LRU, COST_AWARE = "lru", "cost-aware"
+POLICIES = (LRU, COST_AWARE)
+
 #: Largest number of pages in one pool; the block table's entries are int32 (DESIGN 4.7).
 MAX_CAPACITY_PAGES = 2**31 - 1
 
@@ -119,13 +123,15 @@ class EngineConfig:
     ``pools`` holds Main first, then at most one speculative backend, MTP or Draft; counters everywhere are vectors in
     this order.  ``max_context`` (S) limits positions of one sequence, ``max_concurrency`` (C) is the number of rows in
     each pool's block-table matrix.  ``host``: the Host tier, None for an engine without one; with it every pool has to
-    declare its planes, since extents have their sizes from them.
+    declare its planes, since extents have their sizes from them.  ``policy``: who yields first when room is made,
+    one of ``POLICIES``.
     """
 
     pools: tuple[PoolSpec, ...] = (PoolSpec(),)
     max_context: int = 4096
     max_concurrency: int = 8
     host: HostSpec | None = None
+    policy: str = LRU
 
     def __post_init__(self) -> None:
         if not self.pools or self.pools[0].name != "main":
@@ -147,6 +153,10 @@ class EngineConfig:
                 f"max_context {self.max_context}, max_concurrency {self.max_concurrency}",
                 "both start at 1",
                 "raise them",
+            )
+        if self.policy not in POLICIES:
+            raise BadArgument(
+                f"a policy called {self.policy!r}", "no such policy", f"use one of {', '.join(POLICIES)}"
             )
         bare = [pool.name for pool in self.pools if not pool.planes]
         if self.host is not None and bare:

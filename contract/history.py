@@ -27,6 +27,7 @@ from msgspec import Meta, Struct
 
 from kvcrucible.contract.errors import RefusalKind
 from kvcrucible.contract.operations import AdmissionMode, Identity, TransferOutcome, WaitingKind
+from kvcrucible.contract.tiers import Tier
 
 #: Name and version of the format; a change of meaning raises the number.
 HISTORY_FORMAT = "kvcrucible.history/1"
@@ -79,6 +80,8 @@ class Shown(StrEnum):
     COPIES = "copies"
     #: ``done`` of units, and pages that retire until their units are done (decision 0013).
     FENCES = "fences"
+    #: A request waits until what it hits on Host is back (decision 0020); else such hits are left out.
+    RETURNS = "returns"
 
 
 class Pool(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -164,21 +167,62 @@ class Wait(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True)
     why: WaitingKind
 
 
+class NewExtent(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """An extent of the host arena, in bytes, taken for the pages of one pool."""
+
+    pool: Id
+    offset: Id
+    size: Id
+
+
+class Started(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A transfer out of the tier ``source`` that was started for the sake of a request which then waits.
+
+    From Host: ``positions`` that it covers from the first on, those which the request is to start from; ``pages`` as
+    for ``restore``; the Host slots stay as clean copies.  From Device: what nobody holds but the continuation and those
+    ``beside`` it, into ``extents`` as for ``demote``; for their sake the Host copies of those ``given_up`` (of pages
+    that are visible on Device and not the continuation's own) were freed before, and those ``evicted``, on Host alone,
+    released.  One that is split by ``more`` is the last of one part and the first of the next.
+    """
+
+    transfer: Id
+    continuation: Id
+    source: Tier
+    positions: Id = 0
+    pages: PerPool = []
+    generations: PerPool = []
+    extents: list[NewExtent] = []
+    beside: list[Id] = []
+    given_up: list[Id] = []
+    evicted: list[Id] = []
+
+
 class Admit(_Line, tag="admit"):
-    """One request was tried: it was admitted, or it waits (one of the two); ``evicted`` were released for it."""
+    """One request was tried: it was admitted, or it waits (one of the two); ``evicted`` were released for it, and
+    ``started`` is what it waits for.  ``given_up``: before, continuations lost their Device copies of pages that are
+    visible on Host.
+    """
 
     admission: Admission | None = None
     wait: Wait | None = None
     sequence: Handle | None = None
     evicted: list[Id] = []
+    started: list[Started] = []
+    given_up: list[Id] = []
 
 
 class Schedule(_Line, tag="schedule"):
-    """The queue was tried from its head until one waits (``wait``) or it is empty."""
+    """The queue was tried from its head until one waits (``wait``, and ``started`` for it) or it is empty.
+
+    ``evicted``, ``given_up`` as for ``admit``, for all of them in order.  Those that are released for what sinks stand
+    with it alone.
+    """
 
     admitted: list[Admission] = []
     wait: Wait | None = None
     evicted: list[Id] = []
+    started: list[Started] = []
+    given_up: list[Id] = []
 
 
 class Work(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -292,14 +336,6 @@ class Lookup(_Line, tag="lookup"):
     prompt: Runs
     identity: IdentityFields | None = None
     hit: Found | None = None
-
-
-class NewExtent(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """An extent of the host arena, in bytes, taken for the pages of one pool."""
-
-    pool: Id
-    offset: Id
-    size: Id
 
 
 class Demote(_Line, tag="demote"):

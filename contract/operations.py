@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from kvcrucible.contract.errors import RefusalKind
+from kvcrucible.contract.tiers import Tier
 from kvcrucible.contract.tokens import Tokens, count
 
 
@@ -255,12 +256,18 @@ class AdmissionMode(StrEnum):
 
 
 class WaitingKind(StrEnum):
-    """Why a queued request is not admitted now."""
+    """Why a queued request is not admitted now.
+
+    ``RESTORING``: what it would start from is on its way back from Host; ``SINKING``: what is in its way is on its way
+    to Host (decision 0020).
+    """
 
     BEHIND_HEAD = "behind-head"
     SESSION_BUSY = "session-busy"
     NO_ROW = "no-row"
     DEVICE_CAPACITY = "device-capacity"
+    RESTORING = "restoring"
+    SINKING = "sinking"
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,11 +281,31 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
+class TransferStarted:
+    """A transfer that an admission has started: out of ``source``, with so many pages of each pool.
+
+    To Device: it covers the continuation's first ``positions``.  To Host: it covers what nobody holds but this
+    continuation and those ``beside`` it; Host room was made beforehand: ``given_up`` names the continuations whose Host
+    copies were given up, ``evicted`` those on Host that were released.
+    """
+
+    transfer: int
+    continuation: int
+    source: Tier
+    pages: tuple[int, ...]
+    positions: int = 0
+    beside: tuple[int, ...] = ()
+    given_up: tuple[int, ...] = ()
+    evicted: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
-    """A request stays queued."""
+    """A request stays queued; ``started``: the transfers that were started now, for which it waits."""
 
     sequence: int
     kind: WaitingKind
+    started: tuple[TransferStarted, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,10 +367,12 @@ Value: TypeAlias = int | bool | Admitted | Waiting | Scheduled | UnitEnded | Hit
 class Outcome:
     """What an operation came to: a value or a refusal's kind, and the continuations that were released on the way.
 
-    ``counters`` are (leased, reserved, free) per pool afterwards.
+    ``counters`` are (leased, reserved, free) per pool afterwards.  ``given_up``: the continuations whose hidden Device
+    copies an admission has given up, in order (decision 0020).
     """
 
     value: Value = None
     refusal: RefusalKind | None = None
     evicted: tuple[int, ...] = ()
     counters: tuple[tuple[int, int, int], ...] = field(default=())
+    given_up: tuple[int, ...] = ()

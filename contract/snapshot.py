@@ -14,6 +14,7 @@ from importlib import resources
 from typing import Any, get_args, get_type_hints
 
 from kvcrucible.contract.operations import Identity
+from kvcrucible.contract.tiers import Tier as Tier  # noqa: PLC0414 - known by this name, too
 from kvcrucible.contract.tokens import Tokens
 
 #: Name and version of the serialised form; a change of meaning raises the number.
@@ -30,18 +31,6 @@ class PoolState:
     leased: int
     reserved: int
     free: int
-
-
-class Tier(StrEnum):
-    """Where a replica of a page lives (DESIGN 4.4)."""
-
-    DEVICE = "device"
-    HOST = "host"
-
-    @property
-    def other(self) -> Tier:
-        """The tier at the other end of a transfer."""
-        return Tier.HOST if self is Tier.DEVICE else Tier.DEVICE
 
 
 @dataclass(frozen=True, slots=True)

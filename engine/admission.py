@@ -17,15 +17,16 @@ from kvcrucible.engine.space import AddressSpace
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One way to start, that fits once ``victims`` are released.
+    """One way to start, that fits once everyone who may be released is.
 
-    ``need``: pages per pool that the new reservation takes, before what a cut of the source returns to it.
+    ``need``: pages per pool that the new reservation takes, before what a cut of the source returns to it, by the
+    references ``dropped``.
     ``source`` is the holder that is forked or moved, ``source_id`` its id, ``hit`` the positions that it gives.
     """
 
     mode: AdmissionMode
     need: tuple[int, ...]
-    victims: tuple[Continuation, ...] = ()
+    dropped: tuple[LogicalPage, ...] = ()
     source: Sequence | Continuation | None = None
     source_id: int | None = None
     hit: int = 0
@@ -56,10 +57,10 @@ def plan(
         for mode, need, dropped in _with_hit(pools, request, hit.length, source):
             victims = fits(cache, pools, need, dropped, hit.source)
             if victims is not None:
-                return Plan(mode, need, victims, source, hit.source, hit.length)
+                return Plan(mode, need, tuple(dropped), source, hit.source, hit.length)
     need = entitlement(pools, request.limit)
     victims = fits(cache, pools, need)
-    return None if victims is None else Plan(AdmissionMode.COLD, need, victims)
+    return None if victims is None else Plan(AdmissionMode.COLD, need)
 
 
 def entitlement(pools: Seq[PagePool], limit: int) -> tuple[int, ...]:

@@ -80,7 +80,11 @@ def _move(
     cache.take(source)
     # Counted anew: releasing the plan's victims may have left this source alone with pages that it shared before.
     needed = admission.move_need(source.spaces, pools, limit, plan.hit)
-    gained = [sum([not page.shared for page in space.cut_drops(plan.hit)]) for space in source.spaces]
+    # What of the source is beyond the hit may be on Host alone, and then gives no page back.
+    gained = [
+        sum([not page.shared and page.device >= 0 for page in space.cut_drops(plan.hit)])
+        for space in source.spaces
+    ]
     reservations = reserve_bundle(
         pools, [max(0, need - back) for need, back in zip(needed, gained, strict=True)]
     )

@@ -1,18 +1,21 @@
 """Retained continuations and findable checkpoints (DESIGN 4.9, 4.14.5-9; decision 0003).
 
 The cache owns the leases of its continuations until they are released or moved to a sequence.  It decides who may be
-released and in which order; whether anything has to be is decided by the caller.
+released, a policy in which order (:mod:`kvcrucible.engine.policies`); whether anything has to be is decided by the
+caller.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Seq
 
 from kvcrucible.contract.operations import Hit, Identity
 from kvcrucible.contract.snapshot import Touched
 from kvcrucible.contract.tokens import Tokens, count, prefix
 from kvcrucible.engine.pages import LogicalPage, PageLedger
+from kvcrucible.engine.policies import LeastRecentlyUsed, Policy
 from kvcrucible.engine.prefix import PrefixIndex, TokenHash
 from kvcrucible.engine.records import Continuation, Mark, Sequence
 from kvcrucible.engine.space import AddressSpace, close_spaces
@@ -21,9 +24,16 @@ from kvcrucible.engine.space import AddressSpace, close_spaces
 class ContextCache:
     """Continuations in order of last use, their session keys, and the checkpoints of continuations and sequences."""
 
-    def __init__(self, ledger: PageLedger, touched: Touched, token_hash: TokenHash = hash) -> None:
+    def __init__(
+        self,
+        ledger: PageLedger,
+        touched: Touched,
+        token_hash: TokenHash = hash,
+        policy: Policy | None = None,
+    ) -> None:
         self.continuations: OrderedDict[int, Continuation] = OrderedDict()
         self.index = PrefixIndex(token_hash)
+        self.policy: Policy = policy if policy is not None else LeastRecentlyUsed()
         self.owners: dict[int, int] = {}
         #: Continuations of which a page is visible on Host.
         self.away: set[int] = set()
@@ -112,6 +122,7 @@ class ContextCache:
             self._tick(),
         )
         self.continuations[kept.continuation] = kept
+        self.policy.used(kept)
         self._touch(kept)
         replaced = None
         if kept.session is not None:
@@ -130,6 +141,7 @@ class ContextCache:
         """Remove a continuation from the cache; its spaces and checkpoints are the caller's."""
         del self.continuations[kept.continuation]
         self.away.discard(kept.continuation)
+        self.policy.gone(kept)
         if kept.session is not None and self._sessions.get(kept.session) == kept.continuation:
             del self._sessions[kept.session]
         self._touch(kept)
@@ -138,10 +150,11 @@ class ContextCache:
         """Note that the continuation was the source of a fork."""
         kept.last_use = self._tick()
         self.continuations.move_to_end(kept.continuation)
+        self.policy.used(kept)
         self._touched.continuations.add(kept.continuation)
 
     def releasable(self, protected: int | None) -> Iterator[Continuation]:
-        """Yield what may be released under pressure, least recently used first.
+        """Yield what may be released under pressure, in order of last use.
 
         With a Host tier those in a transfer are passed over, and those whose release would free nothing on Device.
         """
@@ -151,6 +164,24 @@ class ContextCache:
                 continue
             if not tiered or (kept.on_device and not kept.in_transfer):
                 yield kept
+
+    def yielding(self, protected: int | None) -> Iterator[Continuation]:
+        """Yield what may be released under pressure, in the order of the policy."""
+        yield from self.in_order(self.releasable(protected))
+
+    def in_order(self, continuations: Iterable[Continuation]) -> Iterator[Continuation]:
+        """Yield continuations, which come in order of last use, each once in the order of the policy.
+
+        Whatever the policy returns: what it was not offered is passed over, and what it leaves out comes last.
+        """
+        if isinstance(self.policy, LeastRecentlyUsed):
+            yield from continuations
+            return
+        offered = {kept.continuation: kept for kept in continuations}
+        for kept in self.policy.order(tuple(offered.values())):
+            if offered.pop(kept.continuation, None) is not None:
+                yield kept
+        yield from offered.values()
 
     def note_residency(self) -> None:
         """Find out anew which continuations are away: visibility has moved.  Linear in the pages retained."""
@@ -168,16 +199,25 @@ class ContextCache:
         """
         short = list(short)
         given_up: dict[int, int] = {}
-        own = {page for page in dropped if page.transfer is None}
+        own = {page for page in dropped if page.transfer is None and page.device >= 0}
         self._give_up(own, given_up, short, own)
         victims: list[Continuation] = []
-        for kept in self.releasable(protected):
+        if max(short) <= 0:
+            return victims
+        for kept in self.yielding(protected):
             if max(short) <= 0:
                 break
             for space in kept.spaces:
                 self._give_up(space.pages, given_up, short, own)
             victims.append(kept)
         return victims if max(short) <= 0 else None
+
+    def lacking(self, short: Seq[int], dropped: Iterable[LogicalPage]) -> list[int]:
+        """Return what is left of ``short`` once the caller has given up ``dropped``, as for :meth:`room`."""
+        left = list(short)
+        own = {page for page in dropped if page.transfer is None and page.device >= 0}
+        self._give_up(own, {}, left, own)
+        return left
 
     def _tick(self) -> int:
         self._clock += 1

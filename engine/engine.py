@@ -34,6 +34,7 @@ from kvcrucible.engine.admission import Plan
 from kvcrucible.engine.bundle import truncate_space
 from kvcrucible.engine.cache import ContextCache
 from kvcrucible.engine.pages import LogicalPage, PageLedger
+from kvcrucible.engine.policies import Policy, policy_of
 from kvcrucible.engine.pool import PagePool
 from kvcrucible.engine.prefix import TokenHash
 from kvcrucible.engine.records import Continuation, Request, Sequence, Unit, request_of
@@ -52,7 +53,8 @@ class Engine:
     nothing.  ``device``: table uploads and tail copies go to its stream "compute", transfers to "copy"; None runs
     everything at once.  ``host_memory``: the bytes behind the Host tier's arena; None stores nothing.  Raises
     ``BadArgument`` where the number of storages is another, their planes are not those that the pools declare, or the
-    host memory is smaller than the arena.
+    host memory is smaller than the arena.  ``policy``: who yields first when room is made; None builds the one that the
+    configuration names.
 
     ``touched`` collects what operations changed, until whoever watches replaces its contents with
     :func:`kvcrucible.engine.observe.drain`.  ``evicted`` lists the continuations that the last operation released
@@ -66,6 +68,7 @@ class Engine:
         device: Device | None = None,
         token_hash: TokenHash = hash,
         host_memory: HostMemory | None = None,
+        policy: Policy | None = None,
     ) -> None:
         self.config = config
         self.storages = per_pool(config, storage)
@@ -74,12 +77,15 @@ class Engine:
         self.work = WorkCounters()
         self.touched = Touched()
         self.evicted: list[int] = []
+        self.given_up: list[int] = []
         self.fences = UnitFences()
         self.pools = [PagePool(spec, self.fences) for spec in config.pools]
         self.ledger = PageLedger(self.pools, self.fences, self.touched)
         self.rows = RowLeases(config.max_concurrency, len(config.pools), self.touched)
         self.tables = tables_of(config, self.storages, self.stream, self.touched, self.work)
-        self.cache = ContextCache(self.ledger, self.touched, token_hash)
+        self.cache = ContextCache(
+            self.ledger, self.touched, token_hash, policy if policy is not None else policy_of(config)
+        )
         self.queue: OrderedDict[int, Request] = OrderedDict()
         self.sequences: dict[int, Sequence] = {}
         self.units: dict[int, Unit] = {}
@@ -115,7 +121,7 @@ class Engine:
 
     def schedule(self) -> Scheduled:
         """Admit from the head of the queue until it is empty or its head has to wait."""
-        self.evicted = []
+        self.evicted, self.given_up = [], []
         admitted: list[Admitted] = []
         while self.queue:
             outcome = starting.admit_head(self, next(iter(self.queue.values())))
@@ -128,7 +134,7 @@ class Engine:
         """Admit ``sequence`` if it heads the queue and fits.  Raises ``StaleHandle`` or ``WrongState`` if it is not
         queued.
         """
-        self.evicted = []
+        self.evicted, self.given_up = [], []
         request = self.queue.get(sequence)
         if request is None:
             self._require_known(sequence)
@@ -359,6 +365,10 @@ class Engine:
             raise guards.no_pages(asked, need, self.pools, len(self.cache.continuations))
         self.release_all(victims)
 
+    def short_of(self, need: Seq[int]) -> list[int]:
+        """Return how many pages of each pool are lacking for ``need``; below 0 what is free beyond it."""
+        return [pages - pool.free for pages, pool in zip(need, self.pools, strict=True)]
+
     def copy_columns(self, pool: int, source_page: int, destination_page: int, columns: int) -> None:
         """Queue the copy of the first ``columns`` of one physical page to another."""
         self.work.page_copies += 1
@@ -402,6 +412,7 @@ class Engine:
     def release_all(self, victims: Seq[Continuation]) -> None:
         """Release continuations to make room."""
         for kept in victims:
+            self.cache.policy.yields(kept)
             self.cache.release(kept)
             self.evicted.append(kept.continuation)
             self.work.continuations_evicted += 1

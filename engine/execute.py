@@ -34,7 +34,8 @@ def execute(engine: Engine, operation: Operation) -> Outcome:
         value = _call(engine, operation)
     except Refusal as refusal:
         return Outcome(None, refusal.kind, (), counters(engine))
-    return Outcome(value, None, tuple(engine.evicted), counters(engine))
+    given_up = tuple(engine.given_up) if isinstance(operation, Schedule | TryAdmit) else ()
+    return Outcome(value, None, tuple(engine.evicted), counters(engine), given_up)
 
 
 def counters(engine: Engine) -> tuple[tuple[int, int, int], ...]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from kvcrucible.contract import history, operations
-from kvcrucible.contract.config import EngineConfig
+from kvcrucible.contract.config import LRU, EngineConfig
 from kvcrucible.contract.errors import InputError
 from kvcrucible.contract.history import HISTORY_FORMAT, MAX_LINE_BYTES, Header, Line, Shown
 from kvcrucible.contract.operations import (
@@ -57,14 +57,21 @@ class HistoryWriter:
 
     Until then the lines go to ``path`` with ``.part`` behind it; what a crash leaves there can be checked too, with the
     verdict *unknown* at best.  ``immediate``: device effects of a unit are done when it ends.  ``tables``: write the
-    block table of each sequence that an operation touched.  Raises ``InputError`` where nothing can be written.
+    block table of each sequence that an operation touched.  ``lru``: continuations yield in order of last use; None
+    asks the configuration.  Raises ``InputError`` where nothing can be written.
     """
 
     def __init__(
-        self, path: Path, config: EngineConfig, immediate: bool = True, tables: bool = False
+        self,
+        path: Path,
+        config: EngineConfig,
+        immediate: bool = True,
+        tables: bool = False,
+        lru: bool | None = None,
     ) -> None:
         self.path = path
         self.lines = 0
+        lru = config.policy == LRU if lru is None else lru
         self._pools = range(len(config.pools))
         self._immediate, self._tables = immediate, tables
         self._next_page = 0
@@ -74,7 +81,8 @@ class HistoryWriter:
             self._file: IO[bytes] = self._part.open("wb", buffering=1 << 18)
         except OSError as error:
             raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
-        self._file.write(self._encode(header_of(config, "kvcrucible paged", Shown)) + b"\n")
+        shown = set(Shown) if lru else set(Shown) - {Shown.LRU}
+        self._file.write(self._encode(header_of(config, "kvcrucible paged", shown)) + b"\n")
 
     def record(
         self, operation: Operation, outcome: Outcome, touched: Snapshot, copies: Copies | None = None
@@ -119,7 +127,7 @@ class HistoryWriter:
     def _line(self, operation: Operation, outcome: Outcome, touched: Snapshot, copies: Copies) -> Line:
         refused = outcome.refusal
         given: Any = None if refused is not None else outcome.value
-        evicted = list(outcome.evicted)
+        evicted, given_up = list(outcome.evicted), list(outcome.given_up)
         match operation:
             case operations.Submit(prompt, max_new, session, consume, identity):
                 return history.Submit(
@@ -135,23 +143,31 @@ class HistoryWriter:
                 if refused is not None:
                     return history.Admit(sequence=sequence, refused=refused)
                 if isinstance(given, Waiting):
-                    return history.Admit(wait=_wait(given), evicted=evicted)
-                return history.Admit(admission=self._admission(given, touched, copies), evicted=evicted)
+                    tried = history.Admit(wait=_wait(given), started=self._started(given, touched))
+                else:
+                    tried = history.Admit(admission=self._admission(given, touched, copies))
+                tried.evicted, tried.given_up = _released(given, evicted), given_up
+                return tried
             case operations.Schedule():
                 if not isinstance(given, Scheduled):
                     return history.Schedule(refused=refused)
-                admitted = [self._admission(one, touched, copies) for one in given.admitted]
-                waiting = None if given.waiting is None else _wait(given.waiting)
-                return history.Schedule(admitted=admitted, wait=waiting, evicted=evicted)
+                line = history.Schedule(
+                    admitted=[self._admission(one, touched, copies) for one in given.admitted],
+                    evicted=_released(given.waiting, evicted),
+                    given_up=given_up,
+                )
+                if given.waiting is not None:
+                    line.wait, line.started = _wait(given.waiting), self._started(given.waiting, touched)
+                return line
             case operations.BeginUnit(work):
                 works = [self._work(one, touched, refused is None) for one in work]
                 return history.Begin(work=works, unit=given, evicted=evicted, refused=refused)
             case operations.EndUnit(unit, commit):
-                line = history.End(unit=unit, commit=commit, refused=refused)
+                end = history.End(unit=unit, commit=commit, refused=refused)
                 if isinstance(given, UnitEnded):
-                    line.done = self._immediate
-                    line.frontiers, line.cancelled = list(given.frontiers), list(given.cancelled)
-                return line
+                    end.done = self._immediate
+                    end.frontiers, end.cancelled = list(given.frontiers), list(given.cancelled)
+                return end
             case operations.Fork(source, position, max_new, session):
                 fork = history.Fork(
                     source=source, position=position, max_new=max_new, session=session, refused=refused
@@ -253,6 +269,27 @@ class HistoryWriter:
             del pages[-1], generations[-1]
         return pages, generations
 
+    def _started(self, told: Waiting, touched: Snapshot) -> list[history.Started]:
+        found = []
+        for one in told.started:
+            line = history.Started(
+                transfer=one.transfer,
+                continuation=one.continuation,
+                source=one.source,
+                positions=one.positions,
+            )
+            if one.source is Tier.HOST:
+                line.pages, line.generations = self._restored(one.transfer, touched)
+            else:
+                line.extents = _extents(one.transfer, touched)
+                line.beside, line.given_up, line.evicted = (
+                    list(one.beside),
+                    list(one.given_up),
+                    list(one.evicted),
+                )
+            found.append(line)
+        return found
+
     def _restored(self, transfer: int, touched: Snapshot) -> tuple[list[list[int]], list[list[int]]]:
         """Return the Device pages that a restore has taken, and their generations."""
         fresh = [move for move in touched.transfers[transfer].moves if move.fresh]
@@ -295,6 +332,13 @@ def _identity(identity: Identity) -> history.IdentityFields | None:
 
 def _wait(told: Waiting) -> history.Wait:
     return history.Wait(sequence=told.sequence, why=told.kind)
+
+
+def _released(told: object, evicted: list[int]) -> list[int]:
+    """Return who was released for Device pages: those who were for what sinks stand with that, and come last."""
+    started = told.started if isinstance(told, Waiting) else ()
+    on_host = sum(len(one.evicted) for one in started)
+    return evicted[: len(evicted) - on_host]
 
 
 def _extents(transfer: int, touched: Snapshot) -> list[history.NewExtent]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+from typing import TypeVar
 
-from kvcrucible.contract.history import Begin, Line, PerPool, Work
+from kvcrucible.contract.history import Admit, Begin, Line, PerPool, Schedule, Started, Work
+
+Paged = TypeVar("Paged", Work, Started)
 
 
 def split(line: Line) -> tuple[Line, Line]:
@@ -17,6 +20,17 @@ def split(line: Line) -> tuple[Line, Line]:
     if isinstance(first, Begin) and isinstance(second, Begin) and len(first.work) == 1:
         (work,) = first.work
         first.work, second.work = ([part] for part in _split_work(work))
+        return first, second
+    # What else such a line says is short beside the pages of a transfer, or has been split off.
+    if (
+        isinstance(first, Admit | Schedule)
+        and isinstance(second, Admit | Schedule)
+        and len(first.started) == 1
+        and not first.evicted
+        and not getattr(first, "admitted", None)
+    ):
+        (started,) = first.started
+        first.started, second.started = ([part] for part in _split_pages(started))
         return first, second
     lists = {
         name: value
@@ -39,11 +53,16 @@ def split(line: Line) -> tuple[Line, Line]:
     return first, second
 
 
+def _split_pages(whole: Paged) -> tuple[Paged, Paged]:
+    first, second = copy.copy(whole), copy.copy(whole)
+    first.pages, second.pages = _halves(whole.pages)
+    first.generations, second.generations = _halves(whole.generations)
+    return first, second
+
+
 def _split_work(work: Work) -> tuple[Work, Work]:
     """Split one work: pages and runs in halves, the count in the first."""
-    first, second = copy.copy(work), copy.copy(work)
-    first.pages, second.pages = _halves(work.pages)
-    first.generations, second.generations = _halves(work.generations)
+    first, second = _split_pages(work)
     second.backend = None
     if work.append is not None:
         half = len(work.append) // 2

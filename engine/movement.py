@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -69,11 +70,21 @@ def restore(engine: Engine, kept: Continuation, keep: bool) -> int:
     if not pages:
         raise guards.nothing_to_move(asked, kept, Tier.HOST)
     host = guards.require_host(engine.host, asked)
+    engine.make_room(asked, restore_need(engine, pages), protected=kept.continuation)
+    return host.start(Tier.HOST, pages, kept.continuation, keep)
+
+
+def movable(kept: Continuation) -> list[LogicalPage]:
+    """Return the pages that are visible on Device and in no transfer, pool by pool in logical order."""
+    return _at(kept, Tier.DEVICE)
+
+
+def restore_need(engine: Engine, pages: Iterable[LogicalPage]) -> list[int]:
+    """Return how many Device pages of each pool ``pages`` take that are visible on Host: those without a copy there."""
     need = [0] * len(engine.pools)
     for page in pages:
         need[page.pool] += page.device < 0
-    engine.make_room(asked, need, protected=kept.continuation)
-    return host.start(Tier.HOST, pages, kept.continuation, keep)
+    return need
 
 
 def end_transfers(engine: Engine) -> tuple[TransferEnded, ...]:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kvcrucible.contract.operations import Append, Identity, Submit, Work
 from kvcrucible.contract.snapshot import Tier
 from kvcrucible.contract.tokens import Tokens, count, prefix
+from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.pool import Reservation
 from kvcrucible.engine.space import AddressSpace
 
 
 @dataclass(slots=True)
 class Request:
-    """A queued request."""
+    """A queued request.
+
+    ``tried``: continuations of which it has started a restore, which it does once each; ``sunk``: those that were sunk
+    for it, likewise once each, by the transfers ``sinks``.
+    """
 
     sequence: int
     submit: Submit
     prompt: int
+    tried: set[int] = field(default_factory=set)
+    sunk: set[int] = field(default_factory=set)
+    sinks: set[int] = field(default_factory=set)
 
     @property
     def limit(self) -> int:
@@ -97,6 +106,17 @@ class Continuation:
     def frontier(self) -> int:
         """Committed positions in Main."""
         return self.spaces[0].frontier
+
+    def pages(self) -> Iterator[LogicalPage]:
+        """Yield its pages, pool by pool in logical order."""
+        for space in self.spaces:
+            yield from space.pages
+
+    def hidden(self, tier: Tier) -> Iterator[LogicalPage]:
+        """Yield its pages that have a copy in ``tier`` and are visible in the other."""
+        for page in self.pages():
+            if not page.only_on_device and page.visible is not tier and page.replicas.at(tier) is not None:
+                yield page
 
     @property
     def in_transfer(self) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvcrucible.contract.operations import Admitted, Identity, Waiting, WaitingKind
 from kvcrucible.contract.tokens import Tokens
-from kvcrucible.engine import admission
+from kvcrucible.engine import admission, relief, returning
 from kvcrucible.engine.admission import Plan
 from kvcrucible.engine.bundle import start_bundle
 from kvcrucible.engine.records import Request, Sequence
@@ -16,22 +16,25 @@ if TYPE_CHECKING:
 
 
 def admit_head(engine: Engine, request: Request) -> Admitted | Waiting:
-    """Admit the head of the queue, or say why it waits; then nothing has changed."""
+    """Admit the head of the queue, or say why it waits; then nothing has changed but what it waits for has begun."""
     submit = request.submit
     if submit.session is not None and submit.session in engine.active_sessions:
         return Waiting(request.sequence, WaitingKind.SESSION_BUSY)
     if not engine.rows.free_rows:
         return Waiting(request.sequence, WaitingKind.NO_ROW)
-    # Neither can be forked now: a row in flight is frozen, what is on Host cannot be mapped (decision 0013).
-    in_flight = [sequence for sequence in engine.sequences.values() if sequence.unit is not None]
-    away = [engine.cache.continuations[kept] for kept in engine.cache.away]
-    hit = engine.cache.lookup(submit.prompt, submit.identity, [*in_flight, *away])
-    source = engine.holder(hit.source) if hit else None
+    if relief.sinking(engine, request):
+        return Waiting(request.sequence, WaitingKind.SINKING)
+    found = returning.source_of(engine, request)
+    if isinstance(found, Waiting):
+        return found
+    hit, source = found if found is not None else (None, None)
     plan = admission.plan(engine.cache, engine.pools, request, hit, source)
     if plan is None:
         return Waiting(request.sequence, WaitingKind.DEVICE_CAPACITY)
+    waiting = relief.relieve(engine, request, plan.need, plan.dropped, plan.source_id)
+    if waiting is not None:
+        return waiting
     del engine.queue[request.sequence]
-    engine.release_all(plan.victims)
     activate(
         engine,
         request.sequence,

@@ -17,7 +17,8 @@ class WorkCounters:
     ``transfer_copies``: copies queued between Device and Host, one for each run of pages that follow one another on
     both sides; ``bytes_demoted`` and ``bytes_restored`` are what they carry, whatever becomes of the transfer.
     ``pages_demoted`` and ``pages_restored`` became visible at the other end, copied just now or before.
-    ``transfers_abandoned`` left their pages where they were.
+    ``transfers_abandoned`` left their pages where they were.  ``continuations_sunk``: demotions that admissions started
+    for want of Device pages.
     """
 
     allocator_calls: int = 0
@@ -36,3 +37,4 @@ class WorkCounters:
     bytes_demoted: int = 0
     bytes_restored: int = 0
     transfers_abandoned: int = 0
+    continuations_sunk: int = 0

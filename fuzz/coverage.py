@@ -30,9 +30,10 @@ from kvcrucible.contract.operations import (
 from kvcrucible.contract.operations import Schedule as ScheduleOperation
 from kvcrucible.contract.planes import BACKENDS
 from kvcrucible.contract.tokens import count
-from kvcrucible.fuzz import coverage_backend, coverage_host, coverage_room
+from kvcrucible.fuzz import coverage_backend, coverage_cache, coverage_host, coverage_room
 from kvcrucible.fuzz.goals import (
     GOALS,
+    HOST,
     NOTHING,
     PREFIX_CACHE,
     RETAINING,
@@ -47,7 +48,7 @@ from kvcrucible.fuzz.goals import (
 )
 
 #: Modules that register further goals as they are imported.
-PARTS = (coverage_backend, coverage_host, coverage_room)
+PARTS = (coverage_backend, coverage_cache, coverage_host, coverage_room)
 
 __all__ = ["GOALS", "Goal", "admissions", "observe", "reached", "within_reach"]
 
@@ -313,6 +314,8 @@ for _mode in AdmissionMode:
 _WAITS = {
     WaitingKind.SESSION_BUSY: PREFIX_CACHE,
     WaitingKind.DEVICE_CAPACITY: Needs(able=lambda able: able.reserves),
+    WaitingKind.RESTORING: HOST,
+    WaitingKind.SINKING: HOST,
 }
 
 for _kind in WaitingKind:

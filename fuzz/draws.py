@@ -13,7 +13,14 @@ from kvcrucible.contract.config import pages_for
 from kvcrucible.contract.operations import Identity
 from kvcrucible.contract.profiles import PROFILES, storage_profile
 from kvcrucible.fuzz.geometry import payload_geometry
-from kvcrucible.fuzz.setting import HOST_ALIGNMENT_BYTES, SCHEDULES, Depth, Setting
+from kvcrucible.fuzz.setting import (
+    HOST_ALIGNMENT_BYTES,
+    HOSTILE_POLICY,
+    SCHEDULES,
+    SETTING_POLICIES,
+    Depth,
+    Setting,
+)
 
 #: Sources of token runs; few, so that prompts meet and part again.
 SOURCES = (0, 1, 2)
@@ -99,7 +106,7 @@ def settings_for(
     def build(
         depth: str, page_size: int, capacity: int, context_pages: int, rows: int, bits: int | None, lagging: bool,
         profile: str, poison: str, backend: str | None, backend_size: int, room: int, host_pages: int,
-        schedule: str, schedule_seed: int, fail_every: int,
+        schedule: str, schedule_seed: int, fail_every: int, policy: str, policy_seed: int,
     ) -> Setting:  # fmt: skip
         context = min(context_pages, capacity + 1) * page_size - (rows % 2)
         # As many tokens as Main holds, some pages more or fewer: either pool may be the one that is full.
@@ -110,6 +117,7 @@ def settings_for(
             engine, Depth(depth), capacity, page_size, max(context, 1), rows, bits, lagging, profile, poison,
             backend, backend_capacity, backend_size, host_bytes, schedule if lagging else SCHEDULES[0],
             schedule_seed if lagging else 0, fail_every if host_pages else 0,
+            policy, policy_seed if policy == HOSTILE_POLICY else 0,
         )  # fmt: skip
 
     with_host = True in hosts
@@ -134,6 +142,8 @@ def settings_for(
         st.sampled_from((*SCHEDULES, "compute-silent", "random-walk")),
         st.integers(0, 99),
         st.sampled_from((0, 0, 0, 4, 2, 1)) if with_host else st.just(0),
+        st.sampled_from(SETTING_POLICIES),
+        st.integers(0, 99),
     )
 
 

@@ -26,7 +26,10 @@ from kvcrucible.contract.operations import (
     Progressed,
     Restore,
     Scheduled,
+    TransferStarted,
     Truncate,
+    Value,
+    Waiting,
 )
 from kvcrucible.contract.snapshot import Snapshot
 from kvcrucible.invariants.effects import transfer_completed
@@ -92,6 +95,7 @@ class EffectsJudge:
                 self._transfers.append(transfer)
             case Progress(), Progressed() as found:
                 return self._judge_units(found) + self._judge_transfers(found, before)
+        self._transfers += [one.transfer for one in starts(outcome.value)]
         return self._judge_copies(operation, _expected_copies(operation, outcome, before))
 
     # -- what is over --------------------------------------------------------------------------------------------------
@@ -132,6 +136,12 @@ class EffectsJudge:
         if due is None or found == due:
             return []
         return [mismatch("cow-isolation", f"{in_words(operation)}, columns copied in each pool", found, due)]
+
+
+def starts(value: Value) -> tuple[TransferStarted, ...]:
+    """Return the transfers that an admission has started (decision 0020)."""
+    waiting = value.waiting if isinstance(value, Scheduled) else value
+    return waiting.started if isinstance(waiting, Waiting) else ()
 
 
 def _expected_copies(operation: Operation, outcome: Outcome, before: Snapshot) -> tuple[int, ...] | None:

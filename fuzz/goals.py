@@ -20,7 +20,8 @@ from kvcrucible.reference.accounting import AccountingModel
 class Observation:
     """What was there before an operation.  ``slack``: pages that it needs minus those it can get (None: not known).
 
-    ``consuming``: queued requests that may take any continuation.  ``prompts``: prompts of queued requests.
+    ``consuming``: queued requests that may take any continuation.  ``prompts``: prompts of queued requests.  ``tried``:
+    of each, the continuations of which it has started a restore; ``sunk``: those that were sunk for it.
     """
 
     before: Snapshot
@@ -28,6 +29,8 @@ class Observation:
     slack: int | None
     consuming: frozenset[int] = frozenset()
     prompts: Mapping[int, Tokens] = field(default_factory=dict)
+    tried: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    sunk: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class Seen:
     setting: Setting
     consuming: frozenset[int] = frozenset()
     prompts: Mapping[int, Tokens] = field(default_factory=dict)
+    tried: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    sunk: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
@@ -99,8 +104,11 @@ class Goal:
 
 def observe(model: AccountingModel, before: Snapshot, operation: Operation) -> Observation:
     """Note what is there before ``operation``; the model has not yet been told of it."""
-    prompts = {request: entry.prompt for request, entry in model.books.queued.items()}
-    return Observation(before, operation, model.demand(operation), model.consuming(), prompts)
+    queued = model.books.queued
+    prompts = {request: entry.prompt for request, entry in queued.items()}
+    tried = {request: entry.tried for request, entry in queued.items()}
+    sunk = {request: entry.sunk for request, entry in queued.items()}
+    return Observation(before, operation, model.demand(operation), model.consuming(), prompts, tried, sunk)
 
 
 def reached(observation: Observation, outcome: Outcome, after: Snapshot, setting: Setting) -> Iterator[str]:
@@ -114,6 +122,8 @@ def reached(observation: Observation, outcome: Outcome, after: Snapshot, setting
         setting,
         observation.consuming,
         observation.prompts,
+        observation.tried,
+        observation.sunk,
     )
     for one in _BY_OPERATION.get(type(observation.operation), ()):
         if one.reached(seen):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hypothesis import strategies as st
 
 from kvcrucible.contract.operations import (
@@ -19,8 +17,9 @@ from kvcrucible.contract.operations import (
     Truncate,
 )
 from kvcrucible.contract.tokens import canonical, run
-from kvcrucible.fuzz.draws import SOURCES, Length, lengths
-from kvcrucible.fuzz.moving import ALL_EFFECTS, Moving
+from kvcrucible.fuzz.draws import SOURCES, lengths
+from kvcrucible.fuzz.moving import ALL_EFFECTS
+from kvcrucible.fuzz.returns import Returns, Route
 from kvcrucible.fuzz.steps import RunEffects
 
 #: How many single effects a transfer is watched for; one that takes longer is left to itself. With two pools, six
@@ -32,20 +31,6 @@ FILLING_EXTENTS = 8
 
 #: How many open effects take place before the next look; mostly some or all.
 some_effects = st.sampled_from((ALL_EFFECTS, 3, 0, 1, 8))
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """What a journey is drawn with; each uses what it has a use for."""
-
-    length: Length
-    back: int
-    source: int
-    first: int
-    keep: bool
-    release: bool
-    cut: bool
-    down: bool
 
 
 routes = st.builds(
@@ -61,7 +46,7 @@ routes = st.builds(
 )
 
 
-class Journeys(Moving):
+class Journeys(Returns):
     """Journeys, each a method of a :class:`Route`; no rules."""
 
     def there_and_back(self, route: Route) -> None:
@@ -249,4 +234,6 @@ JOURNEYS = {
     "fill-the-arena": Journeys.fill_the_arena,
     "restore-under-pressure": Journeys.restore_under_pressure,
     "watch": Journeys.watch,
+    "return-to-host-hit": Journeys.return_to_host_hit,
+    "sink-under-pressure": Journeys.sink_under_pressure,
 }

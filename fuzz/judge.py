@@ -40,6 +40,9 @@ def judge_outcome(operation: Operation, expected: Outcome, actual: Outcome) -> l
         violations.append(
             mismatch("cache-yields", f"{what}, released", list(actual.evicted), list(expected.evicted))
         )
+    if actual.given_up != expected.given_up:
+        copies, due = list(actual.given_up), list(expected.given_up)
+        violations.append(mismatch("cache-yields", f"{what}, copies on Device given up", copies, due))
     if actual.counters != expected.counters:
         found = mismatch(
             "pool-conservation",
@@ -79,6 +82,8 @@ def _admission_invariant(due: list[Admitted | Waiting], found: list[Admitted | W
             continue
         if isinstance(left, Admitted) and isinstance(right, Admitted):
             return "exact-prefix-identity"
+        if any(isinstance(w, Waiting) and w.kind is WaitingKind.SINKING for w in (left, right)):
+            return "cache-yields"
         capacity = [
             w for w in (left, right) if isinstance(w, Waiting) and w.kind is WaitingKind.DEVICE_CAPACITY
         ]

@@ -194,8 +194,8 @@ class LockStep:
         else:
             if isinstance(operation, Demote) and before.host_holes is not None:
                 self.model.see_holes(tuple(size for _, size in before.host_holes))
-            expected = self.model.predict(operation)
             actual = self._execute(operation)
+            expected = self.model.predict(operation, actual)
         after = self.adapter.snapshot()
         violations = judge_outcome(operation, expected, actual)
         violations += self._observe(before, actual, after)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from kvcrucible.contract.config import EngineConfig, HostSpec, PoolSpec
+from kvcrucible.contract.config import LRU, POLICIES, EngineConfig, HostSpec, PoolSpec
 from kvcrucible.contract.errors import InputError
 from kvcrucible.contract.profiles import storage_profile
 from kvcrucible.fuzz.geometry import payload_planes
@@ -27,6 +27,12 @@ POISONS = ("nan", "huge")
 #: nothing else can go on; the host told of the compute stream last; priorities that change at random points
 #: (:mod:`kvcrucible.fuzz.adapters.schedules`).
 SCHEDULES = ("in-order", "random-walk", "copies-starved", "compute-starved", "compute-silent", "priority")
+
+#: Any order by seed, and names of what is not there: a policy on which nothing may depend.
+HOSTILE_POLICY = "hostile"
+
+#: Who may decide which continuation yields first (decision 0020).
+SETTING_POLICIES = (*POLICIES, HOSTILE_POLICY)
 
 #: What offsets and sizes of host extents are multiples of in examples: small, so that pages of every size tell.
 HOST_ALIGNMENT_BYTES = 64
@@ -61,7 +67,8 @@ class Setting:
 
     ``host_bytes``: size of the Host tier, None for an engine without one.  ``schedule``, ``schedule_seed``: who decides
     the order of effects where they lag.  ``fail_every``: every so many copies between the tiers one fails, in turn
-    without and with its effect; 0 for none.
+    without and with its effect; 0 for none.  ``policy``, ``policy_seed``: which continuation yields first when room is
+    made; the seed is the hostile one's.
     """
 
     engine: str = "paged"
@@ -81,6 +88,8 @@ class Setting:
     schedule: str = "in-order"
     schedule_seed: int = 0
     fail_every: int = 0
+    policy: str = LRU
+    policy_seed: int = 0
 
     def engine_config(self) -> EngineConfig:
         """Return the engine's configuration; with a Host tier, every pool declares its planes."""
@@ -123,6 +132,8 @@ class Setting:
             raise InputError(f"unknown poison {values['poison']!r:.40}; known: {', '.join(POISONS)}")
         if values.get("schedule", SCHEDULES[0]) not in SCHEDULES:
             raise InputError(f"unknown schedule {values['schedule']!r:.40}; known: {', '.join(SCHEDULES)}")
+        if values.get("policy", LRU) not in SETTING_POLICIES:
+            raise InputError(f"unknown policy {values['policy']!r:.40}; known: {', '.join(SETTING_POLICIES)}")
         for name in ("hash_bits", "fail_every"):
             if (values.get(name) or 0) < 0:
                 raise InputError(f"{name} is at least 0, found {values[name]}")
@@ -134,19 +145,20 @@ class Setting:
 
 @lru_cache(_KEPT_CONFIGS)
 def _config(setting: Setting) -> EngineConfig:
+    policy = setting.policy if setting.policy in POLICIES else LRU
     sizes = [("main", setting.capacity_pages, setting.page_size)]
     if setting.backend is not None:
         sizes.append((setting.backend, setting.backend_capacity_pages, setting.backend_page_size))
     if setting.host_bytes is None:
         pools = [PoolSpec(*size) for size in sizes]
-        return EngineConfig(tuple(pools), setting.max_context, setting.max_concurrency)
+        return EngineConfig(tuple(pools), setting.max_context, setting.max_concurrency, policy=policy)
     profile = storage_profile(setting.profile)
     pools = [
         PoolSpec(name, capacity, page_size, (payload_planes(profile, name, page_size),))
         for name, capacity, page_size in sizes
     ]
     host = HostSpec(setting.host_bytes, HOST_ALIGNMENT_BYTES)
-    return EngineConfig(tuple(pools), setting.max_context, setting.max_concurrency, host)
+    return EngineConfig(tuple(pools), setting.max_context, setting.max_concurrency, host, policy)
 
 
 def token_hash(bits: int | None) -> Any:

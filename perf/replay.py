@@ -43,6 +43,7 @@ from kvcrucible.contract.operations import (
     WaitingKind,
     Work,
 )
+from kvcrucible.contract.snapshot import Tier
 from kvcrucible.engine.observe import snapshot
 from kvcrucible.invariants.behaviour import admitted_by_count, cache_yielded
 from kvcrucible.invariants.violation import mismatch
@@ -73,6 +74,7 @@ class _Live:
     sequence: int
     prompt_left: int
     output_done: int = 0
+    restored: bool = False
 
     @property
     def output_left(self) -> int:
@@ -102,7 +104,9 @@ class Replay:
         self._on_progress = on_progress
         self._watched = WatchedEngine(settings.engine_config(), settings.full_every, history)
         self._random = random.Random(settings.seed)
-        self._infinite = InfiniteCache()
+        #: Every prompt that was admitted, and every one that is complete, for ever: what can be found at best.
+        self._infinite, self._complete = InfiniteCache(), InfiniteCache()
+        self._alone = 0
         self._counts = Counts()
         self._next = 0
         self._queued: dict[int, _Live] = {}
@@ -164,10 +168,18 @@ class Replay:
         live.prompt_left -= admitted.hit
         self._active[admitted.sequence] = live
         ideal, counts = self._infinite.add(live.request), self._counts
+        self._alone = 0
         counts.admitted[admitted.mode] += 1
         counts.prompt_tokens += live.request.prompt_tokens
         counts.ideal_block_tokens += ideal.blocks
         counts.ideal_tokens += ideal.tokens
+        counts.last_tokens += ideal.last
+        counts.findable_tokens += self._complete.find(live.request).tokens
+        if admitted.hit and live.restored:
+            counts.host_hits += 1
+            counts.host_hit_tokens += admitted.hit
+        elif admitted.hit:
+            counts.device_hits += 1
         self._watched.monitor.count("exact-prefix-identity", premise=admitted.hit > 0)
         if admitted.hit > ideal.tokens:
             found = mismatch(
@@ -182,13 +194,23 @@ class Replay:
         """Judge a head that waits: never while its pages are free, nor while it is alone."""
         live = self._queued[waiting.sequence]
         self._counts.waits[waiting.kind] += 1
+        live.restored = live.restored or any(one.source is Tier.HOST for one in waiting.started)
         total = live.request.prompt_tokens + live.request.output_tokens
         need = [pages_for(total, self._settings.page_size)]
         refused = waiting.kind is WaitingKind.DEVICE_CAPACITY
         watched = self._watched
         found = admitted_by_count(need, refused, watched.last, "schedule")
         watched.monitor.count("admission-by-count")
-        if not self._active:
+        if not self._active and waiting.kind in (WaitingKind.RESTORING, WaitingKind.SINKING):
+            # Transfers end at the end of the round, and each continuation sinks and comes back once for it at most.
+            self._alone += 1
+            if self._alone > 4 + 2 * len(watched.engine.cache.continuations):
+                found = [
+                    mismatch(
+                        "completion-guarantee", "schedule", f"{self._alone} rounds without end", "admitted"
+                    )
+                ]
+        elif not self._active:
             watched.monitor.count("cache-yields")
             found += cache_yielded(need, refused, snapshot(watched.engine), "schedule")
             if not found:
@@ -198,6 +220,7 @@ class Replay:
         watched.require(found, "Schedule", [live.subject])
 
     def _round(self) -> None:
+        self._counts.see(self._watched.engine.cache)
         order = list(self._active.values())
         self._random.shuffle(order)
         decoding: list[_Live] = []
@@ -222,6 +245,7 @@ class Replay:
         live.prompt_left -= chunk
         if not live.prompt_left:
             self._watched.must(Checkpoint(live.sequence), [live.subject])
+            self._complete.add(live.request)
 
     def _decode(self, decoding: list[_Live]) -> None:
         work: list[Work] = []

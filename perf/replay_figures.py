@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from kvcrucible.contract.operations import AdmissionMode, WaitingKind
+from kvcrucible.engine.cache import ContextCache
 from kvcrucible.perf.replay_watch import OperationFailed, WatchedEngine
 
 
@@ -23,6 +24,21 @@ class Counts:
     appended_tokens: int = 0
     finished: int = 0
     refused_tokens: list[int] = field(default_factory=list)
+    last_tokens: int = 0
+    findable_tokens: int = 0
+    device_hits: int = 0
+    host_hits: int = 0
+    host_hit_tokens: int = 0
+    peak_kept: int = 0
+    peak_on_device: int = 0
+    kept: int = 0
+    kept_on_device: int = 0
+
+    def see(self, cache: ContextCache) -> None:
+        """Note how many continuations there are, and how many of them are wholly on Device."""
+        self.kept, self.kept_on_device = len(cache.continuations), len(cache.continuations) - len(cache.away)
+        self.peak_kept = max(self.peak_kept, self.kept)
+        self.peak_on_device = max(self.peak_on_device, self.kept_on_device)
 
     @property
     def over(self) -> int:
@@ -41,6 +57,12 @@ class Figures:
     of forks are ``page_copies``.  ``step_checks``: operations whose step was judged.  ``judged``: how often each
     invariant had something to judge.  ``smallest_refused_tokens``, ``largest_refused_tokens``: prompt and output of the
     requests that can never run, None where there are none.
+
+    ``device_hits``, ``host_hits``: admissions that started from a hit, without and with a restore that it waited for;
+    ``host_hit_tokens`` is what the latter hit.  ``findable_tokens``: what hits would have been if nothing had ever been
+    released.  ``peak_continuations``: most retained at once, ``peak_continuations_on_device``: of those that are wholly
+    on Device.  ``sunk``: demotions that were started under pressure; ``bytes_…`` were copied, and pages that had a copy
+    already moved without.
     """
 
     requests: int
@@ -67,6 +89,34 @@ class Figures:
     cpu_seconds: float
     smallest_refused_tokens: int | None = None
     largest_refused_tokens: int | None = None
+    last_tokens: int = 0
+    findable_tokens: int = 0
+    device_hits: int = 0
+    host_hits: int = 0
+    host_hit_tokens: int = 0
+    peak_continuations: int = 0
+    peak_continuations_on_device: int = 0
+    sunk: int = 0
+    transfers_abandoned: int = 0
+    pages_sunk: int = 0
+    pages_restored: int = 0
+    bytes_sunk: int = 0
+    bytes_restored: int = 0
+
+    @property
+    def gap(self) -> dict[str, int]:
+        """Prompt tokens that did not hit, by reason; with the hits they are all prompt tokens.
+
+        *never seen*: no earlier prompt has them; *last token*: the last one of a prompt is always computed; *not
+        findable yet*: an earlier prompt has them and was not complete at the time; *lost*: they were findable once, and
+        what held them was released, or could not be brought back.
+        """
+        return {
+            "never seen": self.prompt_tokens - self.ideal_hit_tokens - self.last_tokens,
+            "last token": self.last_tokens,
+            "not findable yet": self.ideal_hit_tokens - self.findable_tokens,
+            "lost": self.findable_tokens - self.hit_tokens,
+        }
 
     @property
     def held(self) -> bool:
@@ -106,6 +156,7 @@ class Figures:
         return plain | {
             "held": self.held,
             "inconclusive": self.inconclusive,
+            "gap": self.gap,
             "hit_ratio": self.hit_ratio,
             "ideal_hit_ratio": self.ideal_hit_ratio,
             "ideal_block_hit_ratio": self.ideal_block_hit_ratio,
@@ -162,4 +213,17 @@ def figures_of(
         cpu_seconds=cpu_seconds,
         smallest_refused_tokens=min(counts.refused_tokens, default=None),
         largest_refused_tokens=max(counts.refused_tokens, default=None),
+        last_tokens=counts.last_tokens,
+        findable_tokens=counts.findable_tokens,
+        device_hits=counts.device_hits,
+        host_hits=counts.host_hits,
+        host_hit_tokens=counts.host_hit_tokens,
+        peak_continuations=counts.peak_kept,
+        peak_continuations_on_device=counts.peak_on_device,
+        sunk=work.continuations_sunk,
+        transfers_abandoned=work.transfers_abandoned,
+        pages_sunk=work.pages_demoted,
+        pages_restored=work.pages_restored,
+        bytes_sunk=work.bytes_demoted,
+        bytes_restored=work.bytes_restored,
     )

@@ -55,11 +55,12 @@ class IdealHit:
     """What an infinite cache has of one prompt, in tokens.
 
     ``blocks``: by whole blocks, a full hit counted as such.  ``tokens``: by the engine's rule, token for token and at
-    most all but the last.
+    most all but the last, which takes off ``last`` (0 or 1).
     """
 
     blocks: int
     tokens: int
+    last: int = 0
 
 
 class InfiniteCache:
@@ -73,12 +74,21 @@ class InfiniteCache:
         self._widths: list[int] = [0]
 
     def add(self, request: TraceRequest) -> IdealHit:
-        """Return what the earlier prompts have of this one, and add it."""
+        """Return what the prompts so far have of this one, and add it."""
+        return self._walk(request, adds=True)
+
+    def find(self, request: TraceRequest) -> IdealHit:
+        """Return what the prompts so far have of this one.  Changes nothing."""
+        return self._walk(request, adds=False)
+
+    def _walk(self, request: TraceRequest, adds: bool) -> IdealHit:
         node = by_blocks = by_tokens = 0
         whole = exact = True
         for block, width in named_blocks(request):
             child = self._children.get((node, block))
             if child is None:
+                if not adds:
+                    break
                 whole = exact = False
                 child = len(self._widths)
                 self._children[node, block] = child
@@ -89,6 +99,8 @@ class InfiniteCache:
             if exact:
                 by_tokens += min(width, known)
                 exact = width == known
-            self._widths[child] = max(width, known)
+            if adds:
+                self._widths[child] = max(width, known)
             node = child
-        return IdealHit(by_blocks, min(by_tokens, request.prompt_tokens - 1))
+        last = int(by_tokens == request.prompt_tokens)
+        return IdealHit(by_blocks, by_tokens - last, last)

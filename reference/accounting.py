@@ -5,17 +5,19 @@ does it backwards: it carries an operation out on a copy of its books and then l
 "Making room" is literally that: the copy with no continuation released, with one, with two, … until the pages suffice.
 Refusals are the rows of ``contract.semantics``; each counted change is asserted to be what ``contract.counters`` says.
 
-Verifies: who is refused and why, who is admitted and how, what is released, how a transfer ends, what the counters and
-the bytes of the host arena are.
-Does not verify: which physical page, row or extent is used, when device effects complete and whether a copy fails (the
-engine's report is taken for it, where it is possible), what is stored in a page.
+Verifies: who is refused and why, who is admitted and how, that who is released might be and had to be, how a transfer
+ends, what the counters and the bytes of the host arena are.
+Does not verify: the order in which continuations yield (the engine's word is taken for it, decision 0020), which
+physical page, row or extent is used, when device effects complete and whether a copy fails (the engine's report is
+taken for it, where it is possible), what is stored in a page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import chain
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.config import EngineConfig
@@ -31,6 +33,7 @@ from kvcrucible.contract.operations import (
     EndUnit,
     Finish,
     Fork,
+    Hit,
     Lookup,
     Operation,
     Outcome,
@@ -55,48 +58,12 @@ from kvcrucible.contract.tokens import count
 from kvcrucible.reference import acts, transfers
 from kvcrucible.reference.books import Books
 from kvcrucible.reference.holdings import Entry
-from kvcrucible.reference.judging import Judged, Judging, first_row
+from kvcrucible.reference.judging import Judged, first_row
 from kvcrucible.reference.pages import Page
-
-#: Something that changes books and returns the operation's value.
-Act: TypeAlias = Callable[[Books], Value]
+from kvcrucible.reference.room import Choice, Plan, Room, Told
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One way to carry out an operation that takes pages; the ``protected`` continuation is not released for it."""
-
-    act: Act
-    protected: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How an operation that may lack pages is judged, and its choices, best first; the first that fits is taken."""
-
-    judged: Judged
-    choices: list[Choice]
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """Books in which some continuations were released and then an act took ``need`` of ``available`` free pages, each
-    by pool.
-    """
-
-    books: Books
-    value: Value
-    need: tuple[int, ...]
-    available: tuple[int, ...]
-
-    @property
-    def slack(self) -> int | None:
-        """Pages that are lacking in the pool that lacks most (below 0: pages to spare); None where none are taken."""
-        found = [need - there for need, there in zip(self.need, self.available, strict=True) if need]
-        return max(found, default=None)
-
-
-class AccountingModel(Judging):
+class AccountingModel(Room):
     """The expected behaviour of one engine.
 
     ``capabilities`` (default: everything) say which operations exist and whether admission reserves the worst case.
@@ -112,9 +79,15 @@ class AccountingModel(Judging):
         self.capabilities = capabilities if capabilities is not None else Capabilities("reference")
         self.books = Books(config, self.capabilities.reserves, immediate)
         self.holes = None
+        self._told = Told()
 
-    def predict(self, operation: Operation) -> Outcome:
+    def predict(self, operation: Operation, told: Outcome | None = None) -> Outcome:
         """Carry the operation out on the model; a refused one changes nothing.
+
+        ``told``: what the engine says to have come of it, for what is its own choice (0020): whom it released, which
+        copies it gave up and what it let sink to make room.  Each is taken as long as it is legal and pages are still
+        lacking.  From the first on that is not legal, and where nothing is told, the least recently used is released
+        instead; so the outcome differs from what was told where, and only where, that was not legal.
 
         When device effects complete is not known here: ``Progress`` is predicted as if the engine had reported that
         everything under way is done and no copy failed; for any other report use :meth:`predict_progress`.  Raises
@@ -123,8 +96,9 @@ class AccountingModel(Judging):
         if isinstance(operation, Progress):
             return self.predict_progress(self.everything_done())
         self._require_offered(operation)
+        self._told = Told() if told is None else Told.of(told)
         outcome = self._outcome(operation)
-        self.holes = None
+        self.holes, self._told = None, Told()
         return replace(outcome, counters=self.books.counters)
 
     def predict_progress(self, reported: Progressed) -> Outcome:
@@ -228,62 +202,50 @@ class AccountingModel(Judging):
                 return Plan([(Restore, self._facts(operation))], [choice])
 
     def _admissions(self, sequence: int) -> Iterator[Choice]:
-        """The candidates of an admission, best first (0003); who is in flight or not resident is no source (0013)."""
+        """The candidates of an admission, best first (0003); who is in flight is no source.
+
+        A hit that is not all on Device is waited for, or restored, once for each request and source; what sinks for
+        the request is waited for before anything else (0020).
+        """
         books = self.books
         request = books.queued[sequence]
-        holders = books.holders().items()
-        left_out = [owner for owner, entry in holders if entry.unit is not None or not books.resident(entry)]
-        hit = books.best_hit(request.prompt, request.identity, frozenset(left_out))
-        if hit is not None:
-            found = hit
-            source = books.continuations.get(hit.source)
-            may_move = source is not None and not books.any_in_transfer(source)
-            consumes = request.consume or (
-                source is not None and request.session is not None and request.session == source.session
-            )
-            if source is not None and may_move and consumes and set(books.reach(source)) == {hit.length}:
-                yield Choice(
-                    lambda books: acts.admit_by_move(books, sequence, found, AdmissionMode.MOVE), hit.source
-                )
-            else:
-                yield Choice(lambda books: acts.admit_by_fork(books, sequence, found), hit.source)
-                if source is not None and may_move and not source.pinned:
-                    mode = AdmissionMode.MOVE_TRUNCATED
-                    yield Choice(lambda books: acts.admit_by_move(books, sequence, found, mode), hit.source)
+        if request.sinks & books.transfers.keys():
+            yield Choice(lambda books: Waiting(sequence, WaitingKind.SINKING))
+            return
+        left_out = [owner for owner, entry in books.holders().items() if entry.unit is not None]
+        while True:
+            hit = books.best_hit(request.prompt, request.identity, frozenset(left_out))
+            if hit is None:
+                break
+            missing = list(chain(*books.missing(books.holders()[hit.source], hit.length)))
+            if not missing:
+                yield from self._hit(sequence, hit)
+                break
+            if any(books.in_transfer(page) for page in missing):
+                yield Choice(lambda books: Waiting(sequence, WaitingKind.RESTORING))
+                break
+            if hit.source not in request.tried:
+                yield Choice(partial(transfers.restore_hit, sequence=sequence, hit=hit), hit.source)
+            left_out.append(hit.source)
         yield Choice(lambda books: acts.admit_cold(books, sequence))
 
-    # -- making room ---------------------------------------------------------------------------------------------------
-
-    def _releasable(self, protected: int | None) -> list[int]:
-        """Continuations that may be released under pressure, the first to go first.
-
-        Neither pinned nor in a transfer; and one without any Device page would free nothing (0013).
-        """
-        if "Release" not in self.capabilities.operations:
-            return []
-        kept = self.books.continuations
-        may_go = [
-            name
-            for name, entry in kept.items()
-            if not entry.pinned
-            and name != protected
-            and not self.books.any_in_transfer(entry)
-            and any(page.device for held in entry.pages for page in held)
-        ]
-        return sorted(may_go, key=lambda name: kept[name].last_use)
-
-    def _attempt(self, released: list[int], act: Act) -> Attempt:
-        """Release, then act, on a copy."""
-        books = self.books.copy()
-        for continuation in released:
-            acts.end(books, continuation)
-        available = books.free
-        value = act(books)
-        need = tuple(there - left for there, left in zip(available, books.free, strict=True))
-        return Attempt(books, value, need, available)
-
-    def _after_all_releases(self, choice: Choice) -> Attempt:
-        return self._attempt(self._releasable(choice.protected), choice.act)
+    def _hit(self, sequence: int, hit: Hit) -> Iterator[Choice]:
+        """The candidates that start from a hit of which every page is there."""
+        books = self.books
+        request, source = books.queued[sequence], books.continuations.get(hit.source)
+        may_move = source is not None and not books.any_in_transfer(source)
+        consumes = request.consume or (
+            source is not None and request.session is not None and request.session == source.session
+        )
+        if source is not None and may_move and consumes and set(books.reach(source)) == {hit.length}:
+            yield Choice(
+                lambda books: acts.admit_by_move(books, sequence, hit, AdmissionMode.MOVE), hit.source
+            )
+            return
+        yield Choice(lambda books: acts.admit_by_fork(books, sequence, hit), hit.source)
+        if source is not None and may_move and not source.pinned:
+            mode = AdmissionMode.MOVE_TRUNCATED
+            yield Choice(lambda books: acts.admit_by_move(books, sequence, hit, mode), hit.source)
 
     def _choose(self, plan: Plan) -> tuple[Row | None, Choice | None]:
         """Return the first choice that fits, or the row that refuses the operation."""
@@ -302,16 +264,6 @@ class AccountingModel(Judging):
             if row is None:
                 return None, choice
         return row, None
-
-    def _carry_out(self, choice: Choice) -> Outcome:
-        """Release one continuation after another until the choice fits, and take it."""
-        victims = self._releasable(choice.protected)
-        for number in range(len(victims) + 1):
-            attempt = self._attempt(victims[:number], choice.act)
-            if min(attempt.books.free) >= 0:
-                self.books = attempt.books
-                return Outcome(attempt.value, evicted=tuple(victims[:number]))
-        raise AssertionError("what fits after all releases fits after some number of them")
 
     # -- the operations ------------------------------------------------------------------------------------------------
 
@@ -338,7 +290,7 @@ class AccountingModel(Judging):
             return Outcome(Waiting(sequence, WaitingKind.BEHIND_HEAD))
         row, choice = self._choose(self._plan(operation))
         if choice is not None:
-            return self._carry_out(choice)
+            return self._carry_out(choice, sequence)
         assert row is not None, operation
         if row.kind.precedence < RefusalKind.SESSION_BUSY.precedence:
             return Outcome(refusal=row.kind)
@@ -346,15 +298,18 @@ class AccountingModel(Judging):
 
     def _schedule(self) -> Outcome:
         admitted: list[Admitted] = []
+        waiting: Waiting | None = None
         evicted: tuple[int, ...] = ()
-        while self.queue:
+        given_up: tuple[int, ...] = ()
+        while self.queue and waiting is None:
             outcome = self._try_admit(TryAdmit(self.queue[0]))
+            evicted, given_up = evicted + outcome.evicted, given_up + outcome.given_up
             if isinstance(outcome.value, Waiting):
-                return Outcome(Scheduled(tuple(admitted), outcome.value), evicted=evicted)
-            assert isinstance(outcome.value, Admitted), outcome
-            admitted.append(outcome.value)
-            evicted += outcome.evicted
-        return Outcome(Scheduled(tuple(admitted)), evicted=evicted)
+                waiting = outcome.value
+            else:
+                assert isinstance(outcome.value, Admitted), outcome
+                admitted.append(outcome.value)
+        return Outcome(Scheduled(tuple(admitted), waiting), evicted=evicted, given_up=given_up)
 
     def _do(self, operation: Operation) -> Value:
         """Carry out an operation that takes no pages and that no row refuses."""

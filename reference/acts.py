@@ -181,7 +181,11 @@ def admit_by_move(books: Books, sequence: int, hit: Hit, mode: AdmissionMode) ->
     free, or retires (0013).
     """
     before = books.counters
-    beyond = [private for private, _ in _beyond(books, books.continuations[hit.source], hit.length)]
+    # What of the source is on Host alone gives no page back.
+    beyond = [
+        [page for page in private if page.device]
+        for private, _ in _beyond(books, books.continuations[hit.source], hit.length)
+    ]
     entry = books.queued.pop(sequence)
     copied = books.cut(hit.source, hit.length, heir=entry if books.reserves else None)
     source = books.continuations.pop(hit.source)

@@ -9,7 +9,7 @@ Nothing here changes anything: :class:`kvcrucible.reference.books.Books` does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -27,7 +27,9 @@ class Entry:
     ``prompt``: what is to be prefilled, from position 0.  ``tokens``: what is committed in Main.  ``backend``: how
     many of them the backend has too.  ``pages``: a list for each pool.  ``returned``: for each pool, what has touched
     the pages that went back to its reservation and are not at rest, the earliest first (0013).  ``limit``: the last
-    position that it may reach, plus 1.  ``unit``: the unit that has selected it.
+    position that it may reach, plus 1.  ``unit``: the unit that has selected it.  Of a queued one (0020):
+    ``tried``, the continuations of which it has started a restore; ``sunk``, those that were sunk for it, by the
+    transfers ``sinks``.
     """
 
     prompt: Tokens
@@ -43,6 +45,9 @@ class Entry:
     cancelled: bool = False
     pinned: bool = False
     last_use: int = 0
+    tried: frozenset[int] = frozenset()
+    sunk: frozenset[int] = frozenset()
+    sinks: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.returned:
@@ -241,6 +246,41 @@ class Holdings:
         """Whether every page of the entry is visible on Device."""
         return all(page.visible is Tier.DEVICE for held in entry.pages for page in held)
 
+    def missing(self, entry: Entry, position: int) -> list[list[Page]]:
+        """For each pool, the pages of the entry's first ``position`` positions that are visible on Host."""
+        return [
+            [page for page in entry.pages[pool][: self.pages(position, pool)] if page.visible is Tier.HOST]
+            for pool in self.pools
+        ]
+
+    def sinkable(self, continuation: int, beside: Iterable[int]) -> list[list[Page]]:
+        """For each pool, what of a continuation can sink: movable, and held by nobody but it and those ``beside``."""
+        names = {continuation, *beside}
+        others = [entry for name, entry in self.holders().items() if name not in names]
+        return [
+            [
+                page
+                for page in self.movable(self.continuations[continuation], Tier.DEVICE, pool)
+                if not any(page in entry.pages[pool] for entry in others)
+            ]
+            for pool in self.pools
+        ]
+
+    def copies(self, entry: Entry, tier: Tier) -> list[list[Page]]:
+        """For each pool, the entry's pages with a hidden copy in ``tier``, the ones in transfers left out."""
+        return [
+            [
+                page
+                for page in held
+                if page.visible is not tier and page.has(tier) and not self.in_transfer(page)
+            ]
+            for held in entry.pages
+        ]
+
+    def all_movable(self, entry: Entry, source: Tier) -> list[list[Page]]:
+        """For each pool, the entry's pages that can leave ``source``."""
+        return [self.movable(entry, source, pool) for pool in self.pools]
+
     def movable(self, entry: Entry, source: Tier, pool: int) -> list[Page]:
         """The entry's pages that can leave ``source``: visible there, in no transfer, held by no active sequence."""
         active = [page for other in self.active.values() for page in other.pages[pool]]
@@ -250,13 +290,13 @@ class Holdings:
             if page.visible is source and not self.in_transfer(page) and page not in active
         ]
 
-    def extents(self, entry: Entry) -> tuple[Extent | None, ...]:
-        """For each pool, the extent that a demotion takes for the pages that have no clean copy on Host; None where all
-        have, or without a Host tier.
+    def extents(self, pages: list[list[Page]]) -> tuple[Extent | None, ...]:
+        """For each pool, the extent that a demotion of ``pages`` takes for those that have no clean copy on Host; None
+        where all have, or without a Host tier.
         """
         host, found = self.config.host, []
         for pool, spec in enumerate(self.config.pools):
-            slots = len([page for page in self.movable(entry, Tier.DEVICE, pool) if page.host is None])
+            slots = len([page for page in pages[pool] if page.host is None])
             new = Extent(pool, host.rounded(slots * spec.page_bytes)) if host is not None and slots else None
             found.append(new)
         return tuple(found)

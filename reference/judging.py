@@ -89,7 +89,8 @@ class Judging(Inspection):
         kept, host = self.books.continuations.get(continuation), self.config.host
         if kept is None or host is None:
             return facts
-        sizes = tuple(extent.size_bytes for extent in self.books.extents(kept) if extent is not None)
+        pages = self.books.all_movable(kept, Tier.DEVICE)
+        sizes = tuple(extent.size_bytes for extent in self.books.extents(pages) if extent is not None)
         holes = (host.capacity_bytes - self.books.host_used,) if self.holes is None else self.holes
         return replace(facts, extent_bytes=sizes, hole_bytes=holes)
 

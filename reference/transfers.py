@@ -10,7 +10,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kvcrucible.contract.counters import Change, release, restore_change, retire_change, transfer_change
-from kvcrucible.contract.operations import Demote, Progressed, Restore, TransferEnded, TransferOutcome
+from kvcrucible.contract.operations import (
+    Demote,
+    Hit,
+    Progressed,
+    Restore,
+    TransferEnded,
+    TransferOutcome,
+    TransferStarted,
+    Waiting,
+    WaitingKind,
+)
 from kvcrucible.contract.snapshot import Tier
 from kvcrucible.reference.acts import expect
 from kvcrucible.reference.books import Books
@@ -20,32 +30,73 @@ from kvcrucible.reference.pages import AT_REST, Move, Page, Transfer
 def demote(books: Books, operation: Demote) -> int:
     """Start to move what can leave Device, as one transfer; return it."""
     before = books.counters
-    transfer = _start(books, operation.continuation, Tier.DEVICE, operation.keep)
+    pages = books.all_movable(books.continuations[operation.continuation], Tier.DEVICE)
+    transfer = _start(books, operation.continuation, Tier.DEVICE, operation.keep, pages)
     expect(books, before, [Change() for _ in books.pools])
     return transfer
 
 
 def restore(books: Books, operation: Restore) -> int:
     """Start to move what can leave Host, with a Device page for each that has none; return the transfer."""
+    pages = books.all_movable(books.continuations[operation.continuation], Tier.HOST)
+    return _restore(books, operation.continuation, operation.keep, pages)
+
+
+def restore_hit(books: Books, sequence: int, hit: Hit) -> Waiting:
+    """Start to move back what a queued request lacks of its hit, and note that it has (0020)."""
+    pages = books.missing(books.continuations[hit.source], hit.length)
+    request = books.queued[sequence]
+    request.tried = request.tried | {hit.source}
+    transfer = _restore(books, hit.source, keep=True, pages=pages)
+    counts = tuple(len(of_pool) for of_pool in pages)
+    started = TransferStarted(transfer, hit.source, Tier.HOST, counts, hit.length)
+    return Waiting(sequence, WaitingKind.RESTORING, (started,))
+
+
+def _restore(books: Books, continuation: int, keep: bool, pages: list[list[Page]]) -> int:
     before = books.counters
-    transfer = _start(books, operation.continuation, Tier.HOST, operation.keep)
+    transfer = _start(books, continuation, Tier.HOST, keep, pages)
     moves = books.transfers[transfer].moves
     fresh = [len([move for move in moves if move.fresh and move.pool == pool]) for pool in books.pools]
     expect(books, before, map(restore_change, fresh))
     return transfer
 
 
-def _start(books: Books, continuation: int, source: Tier, keep: bool) -> int:
-    entry = books.continuations[continuation]
+def _start(books: Books, continuation: int, source: Tier, keep: bool, pages: list[list[Page]]) -> int:
     moves = []
-    for pool, extent in enumerate(books.extents(entry)):
-        for page in books.movable(entry, source, pool):
+    for pool, extent in enumerate(books.extents(pages)):
+        for page in pages[pool]:
             fresh = not page.has(source.other)
             slot = extent if fresh and source is Tier.DEVICE else None
             moves.append(Move(page, pool, fresh, slot, page.version, books.columns(page, pool)))
     transfer, books.next_transfer = books.next_transfer, books.next_transfer + 1
     books.transfers[transfer] = Transfer(continuation, source, keep, tuple(moves))
     return transfer
+
+
+def sink(books: Books, sequence: int, told: TransferStarted, pages: list[list[Page]]) -> TransferStarted:
+    """Start to move ``pages`` to Host for the sake of a queued request, and note that (0020)."""
+    before = books.counters
+    transfer = _start(books, told.continuation, Tier.DEVICE, keep=False, pages=pages)
+    request = books.queued[sequence]
+    request.sunk, request.sinks = request.sunk | {told.continuation}, request.sinks | {transfer}
+    expect(books, before, [Change() for _ in books.pools])
+    return replace(told, transfer=transfer, pages=tuple(len(of_pool) for of_pool in pages), positions=0)
+
+
+def give_up(books: Books, pages: list[list[Page]], tier: Tier) -> None:
+    """Free the hidden copies in ``tier``; what is not at rest retires."""
+    before, changes = books.counters, []
+    for pool, found in enumerate(pages):
+        retiring = 0
+        for page in found:
+            if tier is Tier.HOST:
+                page.host = None
+            else:
+                retiring += not books.is_at_rest(page.touched)
+                _free_device(books, pool, page)
+        changes.append(release(len(found) if tier is Tier.DEVICE else 0) + retire_change(retiring))
+    expect(books, before, changes)
 
 
 def cancel(books: Books, transfer: int) -> None:

@@ -13,7 +13,7 @@ belongs to the storage, and who may still be reading an extent is the business o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -139,6 +139,25 @@ class HostArena:
         if placed is not None:
             self._take_back(placed)
         return fit
+
+    def fits_without(self, sizes_bytes: Sequence[int], ended: Collection[int]) -> bool:
+        """Tell whether at most two sizes would fit if the extents with the serials ``ended`` were released.
+
+        Linear in the extents.  The largest goes first; of two, any hole will do for it if there is a way at all.
+        """
+        assert len(sizes_bytes) <= 2
+        holes, at = [], 0
+        for extent in self.extents():
+            if extent.serial not in ended:
+                holes.append(extent.offset_bytes - at)
+                at = extent.offset_bytes + extent.size_bytes
+        holes.append(self.capacity_bytes - at)
+        for _, size in self._largest_first(sizes_bytes):
+            largest = max(range(len(holes)), key=holes.__getitem__)
+            if holes[largest] < size:
+                return False
+            holes[largest] -= size
+        return True
 
     def is_live(self, extent: Extent) -> bool:
         """Tell whether the handle still owns its bytes."""

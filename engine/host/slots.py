@@ -7,7 +7,7 @@ ended slots are *idle*: used, and of no use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from kvcrucible.contract.errors import StaleHandle
@@ -71,6 +71,14 @@ class HostSlots:
             if not live:
                 self.arena.release(slot.extent)
                 del self._live[slot.extent.serial]
+
+    def fits_without(self, pages: Sequence[int], ended: Collection[HostSlot]) -> bool:
+        """Tell whether slots for ``pages[pool]`` pages of each pool could be had if the slots ``ended`` had ended."""
+        left: dict[int, int] = {}
+        for slot in ended:
+            left[slot.extent.serial] = left.get(slot.extent.serial, 0) + 1
+        gone = {serial for serial, slots in left.items() if slots == len(self._live[serial])}
+        return self.arena.fits_without(self._sizes(pages), gone)
 
     def extents(self) -> tuple[int, ...]:
         """Return the serials of the extents that have not ended."""

@@ -109,6 +109,16 @@ class HostTier:
         self._touched.transfers.add(number)
         return number
 
+    def give_up(self, tier: Tier, pages: Sequence[LogicalPage]) -> None:
+        """Free the hidden copies in ``tier`` of pages that are in no transfer; what units may touch retires."""
+        ends: list[tuple[ReplicatedPage, Place]] = [
+            (page, page.replicas.detach(tier).place) for page in pages
+        ]
+        self.free(tier, ends)
+        for page in pages:
+            page.settle()
+            self._touched.pages.add(page.page)
+
     def cancel(self, number: int) -> None:
         """Mark a transfer that is under way; it will be abandoned."""
         self.under_way[number].transfer.cancel()

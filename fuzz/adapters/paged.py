@@ -14,6 +14,7 @@ from kvcrucible.engine.host.packing import CopyRun, PackedLayout
 from kvcrucible.engine.observe import drain, snapshot
 from kvcrucible.engine.storage.interface import HOLE, Storage
 from kvcrucible.engine.streams import ImmediateDevice, SimulatedDevice
+from kvcrucible.fuzz.adapters.policies import policy_of
 from kvcrucible.fuzz.adapters.schedules import strategy_of
 from kvcrucible.fuzz.adapters.watched import WatchedDevice
 from kvcrucible.fuzz.setting import Setting, token_hash
@@ -68,7 +69,7 @@ class PagedAdapter:
         )
         self.device = WatchedDevice(self._simulated or ImmediateDevice(), setting.fail_every)
         config, hashing = setting.engine_config(), token_hash(setting.hash_bits)
-        self.engine = _CountingEngine(config, storages, self.device, hashing, host_memory)
+        self.engine = _CountingEngine(config, storages, self.device, hashing, host_memory, policy_of(setting))
         self.stream = self.device.stream(COMPUTE_STREAM)
         self.copy_stream = self.device.stream(COPY_STREAM)
 

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kvcrucible.contract import history, operations
 from kvcrucible.contract.errors import RefusalKind
 from kvcrucible.contract.operations import AdmissionMode, WaitingKind
 from kvcrucible.contract.semantics import Facts, State
 from kvcrucible.invariants.history import facts as judge
+from kvcrucible.invariants.history.candidates import Candidate, candidates, missing_below
 from kvcrucible.invariants.history.checkpoints import unmark
-from kvcrucible.invariants.history.index import common_prefix, head
+from kvcrucible.invariants.history.index import common_prefix
 from kvcrucible.invariants.history.ledger import Ledger
 from kvcrucible.invariants.history.outcome import Broken
 from kvcrucible.invariants.history.records import Holder
 from kvcrucible.invariants.history.room import make_room, require_all_used, short, take_continuation
 from kvcrucible.invariants.history.rows import activate
 from kvcrucible.invariants.history.sharing import end_clean_copy, fork_need, require_copies, share_prefix
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One way to start a request: ``hit`` positions of ``source``, or cold."""
-
-    mode: AdmissionMode
-    source: Holder | None = None
-    hit: int = 0
-
-    def __str__(self) -> str:
-        return self.mode.value + ("" if self.source is None else f" of {self.source.id} at {self.hit}")
+from kvcrucible.invariants.history.starts import give_up_copies, start_all
 
 
 def admit(ledger: Ledger, line: history.Admit) -> None:
@@ -40,26 +29,33 @@ def admit(ledger: Ledger, line: history.Admit) -> None:
             ledger, f"admission of {name}", [(operations.TryAdmit, _facts(ledger, name))], line.refused
         )
         return
-    evicted = list(line.evicted)
+    evicted, given_up = list(line.evicted), list(line.given_up)
     if (line.admission is None) == (line.wait is None):
         raise Broken("outcome", "an admit line has an admission or a wait, one of the two")
     if line.admission is not None:
-        _admit(ledger, line.admission, evicted)
+        _admit(ledger, line.admission, evicted, given_up)
     if line.wait is not None:
-        wait(ledger, line.wait)
+        wait(ledger, line.wait, line.started, evicted, given_up)
+    elif line.started:
+        raise Broken("outcome", "transfers are started for a request that does not wait")
     require_all_used(evicted, "admission")
+    require_all_used(given_up, "admission")
 
 
 def schedule(ledger: Ledger, line: history.Schedule) -> None:
     """Judge one run through the queue."""
     if line.refused is not None:
         raise Broken("refusal-due", "schedule is never refused")
-    evicted = list(line.evicted)
+    evicted, given_up = list(line.evicted), list(line.given_up)
     for admission in line.admitted:
-        _admit(ledger, admission, evicted)
-    require_all_used(evicted, "schedule")
+        _admit(ledger, admission, evicted, given_up)
     if line.wait is not None:
-        wait(ledger, line.wait)
+        wait(ledger, line.wait, line.started, evicted, given_up)
+    elif line.started:
+        raise Broken("outcome", "transfers are started for a request that does not wait")
+    require_all_used(evicted, "schedule")
+    require_all_used(given_up, "schedule")
+    if line.wait is not None:
         if ledger.shows_fifo and line.wait.why is WaitingKind.BEHIND_HEAD:
             raise Broken("admission-order", "schedule stops at the head of the queue, which is behind nobody")
     elif ledger.queue and ledger.shows_refusals and ledger.shows_fifo:
@@ -68,28 +64,30 @@ def schedule(ledger: Ledger, line: history.Schedule) -> None:
         )
 
 
-def wait(ledger: Ledger, told: history.Wait) -> None:
-    """Judge why a request waits."""
+def wait(
+    ledger: Ledger,
+    told: history.Wait,
+    started: list[history.Started],
+    evicted: list[int],
+    given_up: list[int],
+) -> None:
+    """Judge why a request waits, and carry out what was started for it."""
     name, why = told.sequence, told.why
     holder = ledger.queue.get(name)
     if holder is None:
         raise Broken("not-queued", f"{name} is said to wait, and is not queued")
-    if not ledger.shows_refusals:
-        return
-    due: WaitingKind | None
-    if ledger.shows_fifo and next(iter(ledger.queue)) != name:
-        due = WaitingKind.BEHIND_HEAD
-    else:
-        row = judge.due_row([(operations.TryAdmit, _facts(ledger, name))])
-        if row is not None:
-            due = WaitingKind(row.kind.value)
-        elif not ledger.shows_hits:
-            # Which candidates there are cannot be told; one is always there.
-            fits = _fits(ledger, holder, Candidate(AdmissionMode.COLD))
-            due = None if fits else WaitingKind.DEVICE_CAPACITY
-        else:
-            found = any(_fits(ledger, holder, one) for one in candidates(ledger, holder))
-            due = None if found else WaitingKind.DEVICE_CAPACITY
+    due, chosen = _due_wait(ledger, holder) if ledger.shows_refusals else (why, None)
+    # Where hits are not shown, it is not known what the request lacks.
+    need = _need(ledger, holder, chosen) if chosen is not None and ledger.shows_hits else None
+    lacks = need is None or short(ledger, need)
+    if need is not None and chosen is not None:
+        give_up_copies(ledger, given_up, lambda: short(ledger, need), chosen.source, f"waiting of {name}")
+        lacks = short(ledger, need)
+    elif why is WaitingKind.RESTORING and ledger.shows_returns:
+        due = why
+    if why is WaitingKind.SINKING and started and lacks and due is not WaitingKind.BEHIND_HEAD:
+        # What sinks first, and who yields, is the engine's choice.
+        due = why
     if due is None:
         rule = "outcome"
         if why is WaitingKind.DEVICE_CAPACITY:
@@ -98,34 +96,26 @@ def wait(ledger: Ledger, told: history.Wait) -> None:
         raise Broken(rule, f"{name} waits, {why.value}, although it can be admitted")
     if due is not why:
         raise Broken("outcome", f"{name} waits, {why.value}; due: {due.value}")
+    if started and chosen is None and ledger.shows_refusals and ledger.shows_hits:
+        raise Broken("outcome", f"{name} waits, {why.value}: nothing is started for that")
+    start_all(ledger, holder, started, evicted, chosen, need)
 
 
-def candidates(ledger: Ledger, holder: Holder) -> Iterator[Candidate]:
-    """Yield the ways in which a queued request may start, best first."""
-    length, members = ledger.index.best(
-        head(holder.runs, holder.prompt - 1), holder.identity, lambda own: _may_hit(ledger, own)
-    )
-    if length:
-        own = next(own for own in members if _may_hit(ledger, own))
-        source = ledger.holders[ledger.owners_of_marks[own]]
-        may_move = source.state is State.CONTINUATION and not source.moving
-        if may_move and _consumes(holder, source) and set(source.frontiers) == {length}:
-            yield Candidate(AdmissionMode.MOVE, source, length)
-        else:
-            yield Candidate(AdmissionMode.FORK, source, length)
-            if may_move and not source.pinned:
-                yield Candidate(AdmissionMode.MOVE_TRUNCATED, source, length)
-    yield Candidate(AdmissionMode.COLD)
-
-
-def _may_hit(ledger: Ledger, own: int) -> bool:
-    """Whether a checkpoint's owner may be a source: neither in flight nor partly on Host (decision 0013)."""
-    owner = ledger.holders[ledger.owners_of_marks[own]]
-    return owner.unit is None and not owner.away
-
-
-def _consumes(holder: Holder, source: Holder) -> bool:
-    return holder.consume or (holder.session is not None and holder.session == source.session)
+def _due_wait(ledger: Ledger, holder: Holder) -> tuple[WaitingKind | None, Candidate | None]:
+    """Return the reason to wait that is due, None where the request can be admitted; and how it goes on then."""
+    if ledger.shows_fifo and next(iter(ledger.queue)) != holder.id:
+        return WaitingKind.BEHIND_HEAD, None
+    row = judge.due_row([(operations.TryAdmit, _facts(ledger, holder.id))])
+    if row is not None:
+        return WaitingKind(row.kind.value), None
+    if not holder.sinks.isdisjoint(ledger.transfers):
+        return WaitingKind.SINKING, None
+    # Where hits are not shown, which candidates there are cannot be told; one is always there.
+    known = candidates(ledger, holder) if ledger.shows_hits else [Candidate(AdmissionMode.COLD)]
+    chosen = next((one for one in known if _fits(ledger, holder, one)), None)
+    if chosen is None:
+        return WaitingKind.DEVICE_CAPACITY, None
+    return (chosen.mode if isinstance(chosen.mode, WaitingKind) else None), chosen
 
 
 def _stated(name: int | None) -> int:
@@ -156,6 +146,9 @@ def _fits(ledger: Ledger, holder: Holder, one: Candidate) -> bool:
 
 def _need(ledger: Ledger, holder: Holder, one: Candidate) -> list[int]:
     """Return the pages that a candidate takes of each pool, as things stand."""
+    if one.mode is WaitingKind.RESTORING:
+        bare = [page.pool for page in one.missing if not page.leased] if one.restores else []
+        return [bare.count(pool) for pool in ledger.pools]
     if one.source is None:
         return [ledger.needed(holder.limit, pool) if ledger.reserves else 0 for pool in ledger.pools]
     if one.mode is AdmissionMode.FORK:
@@ -196,8 +189,10 @@ def _move_need(
 # -- carrying out ------------------------------------------------------------------------------------------------------
 
 
-def _admit(ledger: Ledger, told: history.Admission, evicted: list[int]) -> None:
-    """Judge one admission, and carry it out; takes those who are released for it off ``evicted``."""
+def _admit(ledger: Ledger, told: history.Admission, evicted: list[int], given_up: list[int]) -> None:
+    """Judge one admission, and carry it out; takes those who are released for it off ``evicted``, and those who lose
+    copies off ``given_up``.
+    """
     what = f"admission of {told.sequence}"
     row = judge.due_row([(operations.TryAdmit, _facts(ledger, told.sequence))])
     if row is not None:
@@ -205,8 +200,15 @@ def _admit(ledger: Ledger, told: history.Admission, evicted: list[int]) -> None:
     holder = ledger.queue[told.sequence]
     if ledger.shows_fifo and next(iter(ledger.queue)) != holder.id:
         raise Broken("admission-order", f"{what}, while {next(iter(ledger.queue))} heads the queue")
+    if not holder.sinks.isdisjoint(ledger.transfers):
+        raise Broken("outcome", f"{what}, while what sinks for it is on its way")
     chosen = _chosen(ledger, holder, told) if ledger.shows_hits else _claimed(ledger, holder, told)
-    make_room(ledger, evicted, lambda: short(ledger, _need(ledger, holder, chosen)), chosen.source, what)
+
+    def lacks() -> bool:
+        return short(ledger, _need(ledger, holder, chosen))
+
+    give_up_copies(ledger, given_up, lacks, chosen.source, what)
+    make_room(ledger, evicted, lacks, chosen.source, what)
     del ledger.queue[holder.id]
     if chosen.source is None:
         for pool in ledger.pools:
@@ -231,6 +233,8 @@ def _chosen(ledger: Ledger, holder: Holder, told: history.Admission) -> Candidat
     for one in candidates(ledger, holder):
         if not _fits(ledger, holder, one):
             continue
+        if isinstance(one.mode, WaitingKind):
+            raise Broken("outcome", f"sequence {holder.id} is admitted; due: to wait, {one}")
         due = (one.mode, None if one.source is None else one.source.id, one.hit)
         if (told.mode, told.source, told.hit) == due:
             return one
@@ -248,7 +252,7 @@ def _claimed(ledger: Ledger, holder: Holder, told: history.Admission) -> Candida
             raise Broken("outcome", f"{what}: a cold start has no source and no hit")
         return Candidate(AdmissionMode.COLD)
     source = ledger.holders.get(-1 if told.source is None else told.source)
-    if source is None or source.state is State.QUEUED or source.unit is not None or source.away:
+    if source is None or source.state is State.QUEUED or source.unit is not None:
         raise Broken("exact-prefix-identity", f"{what}: that is nobody who may be a source now")
     findable = max((frontier for _, frontier in source.marks), default=0)
     if not 0 < told.hit <= min(findable, holder.prompt - 1):
@@ -256,6 +260,8 @@ def _claimed(ledger: Ledger, holder: Holder, told: history.Admission) -> Candida
             "exact-prefix-identity",
             f"{what}: {findable} positions of the source are findable, for a prompt of {holder.prompt}",
         )
+    if missing_below(ledger, source, told.hit):
+        raise Broken("one-visible-replica", f"{what}: pages of that are visible on Host")
     if ledger.shows_tokens:
         shared = common_prefix(holder.runs, source.runs) if holder.identity == source.identity else 0
         if told.hit > shared:

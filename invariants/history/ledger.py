@@ -49,7 +49,7 @@ class Ledger:
         self.shows_rows, self.shows_tokens = Shown.ROWS in shows, Shown.TOKENS in shows
         self.shows_copies, self.shows_fifo = Shown.COPIES in shows, Shown.FIFO in shows
         self.shows_hits = Shown.HITS in shows and self.shows_tokens
-        self.shows_refusals = Shown.REFUSALS in shows
+        self.shows_refusals, self.shows_returns = Shown.REFUSALS in shows, Shown.RETURNS in shows
         self.has_host = header.host is not None
         self.leased = [0 for _ in self.pools]
         self.reserved = [0 for _ in self.pools]

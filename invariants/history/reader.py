@@ -166,6 +166,8 @@ class HistoryReader:
                     continue
                 if name == "work":
                     value = self._join_work(before, value)
+                if name == "started":
+                    value = self._join_started(before, value)
                 if name in ("pages", "generations"):
                     before[:] = _per_pool(before, value)
                     continue
@@ -191,6 +193,17 @@ class HistoryReader:
             last.append = last.append + first.append
         if last.prefill is not None or first.prefill is not None:
             last.prefill = (last.prefill or 0) + (first.prefill or 0)
+        last.pages = _per_pool(last.pages, first.pages)
+        last.generations = _per_pool(last.generations, first.generations)
+        return more[1:]
+
+    def _join_started(
+        self, before: list[history.Started], more: list[history.Started]
+    ) -> list[history.Started]:
+        """Let the first transfer of a part go on with the last one so far, if it is the same."""
+        if not before or before[-1].transfer != more[0].transfer:
+            return more
+        last, first = before[-1], more[0]
         last.pages = _per_pool(last.pages, first.pages)
         last.generations = _per_pool(last.generations, first.generations)
         return more[1:]

@@ -79,8 +79,11 @@ class Holder:
         "row",
         "runs",
         "session",
+        "sinks",
         "state",
         "stops",
+        "sunk",
+        "tried",
         "unit",
     )
 
@@ -111,6 +114,11 @@ class Holder:
         self.row: int | None = None
         #: Transfers that hold one of its pages, and pages that are visible on Host.
         self.moving = self.away = 0
+        #: While queued: continuations of which a restore was started for it.
+        self.tried: set[int] = set()
+        #: While queued: continuations that were sunk for it, and the transfers by which.
+        self.sunk: set[int] = set()
+        self.sinks: set[int] = set()
 
     @property
     def active(self) -> bool:

@@ -46,6 +46,7 @@ _WITHOUT: dict[Shown, tuple[tuple[str, ...], str]] = {
     Shown.LRU: (("order of making-room",), "that releases go by last use"),
     Shown.COPIES: (("cow-isolation",), "copies of partial tails"),
     Shown.FENCES: (("recycle-fenced",), "when units are done"),
+    Shown.RETURNS: (("return from Host",), "that what a request hits on Host is brought back"),
 }
 
 
@@ -67,4 +68,5 @@ def not_judged(header: Header) -> dict[str, str]:
             ("host-conservation", "one-visible-replica", "replica-valid", "transfer-pinned", "publish-order"),
             reason,
         )
+        found["return from Host"] = reason
     return found

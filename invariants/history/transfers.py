@@ -44,20 +44,39 @@ def demote(ledger: Ledger, line: history.Demote) -> None:
         )
     if not judge.require(ledger, what, [(operations.Demote, facts)], line.refused):
         return
+    moves = _take_slots(ledger, pages, line.extents, what)
+    _start(ledger, Transfer(ledger.number("transfer", line.transfer), Tier.DEVICE, line.keep, moves))
+
+
+def sink(ledger: Ledger, told: history.Started, pages: list[Page]) -> None:
+    """Start to move ``pages`` to Host for the sake of a request."""
+    what = f"sinking of {told.continuation}"
+    if told.pages or told.positions:
+        raise Broken("publish-order", f"{what} takes Device pages, which a transfer to Host does not")
+    moves = _take_slots(ledger, pages, told.extents, what)
+    _start(ledger, Transfer(ledger.number("transfer", told.transfer), Tier.DEVICE, False, moves))
+
+
+def _take_slots(
+    ledger: Ledger, pages: list[Page], extents: list[history.NewExtent], what: str
+) -> list[Moved]:
+    """Take the extents that are due for those of ``pages`` that have no copy on Host."""
     arena = ledger.arena
-    assert arena is not None, "the table refuses a demotion without a Host tier"
-    told = {extent.pool: extent for extent in line.extents}
+    assert arena is not None, "without a Host tier nothing moves there"
+    copied = [[page for page in pages if page.pool == pool and page.extent is None] for pool in ledger.pools]
+    sizes = [_extent_bytes(ledger, pool, len(found)) for pool, found in enumerate(copied)]
+    told = {extent.pool: extent for extent in extents}
     due = {pool for pool, size in enumerate(sizes) if size}
-    if told.keys() != due or len(told) < len(line.extents):
+    if told.keys() != due or len(told) < len(extents):
         raise Broken(
             "host-conservation",
-            f"{what} takes extents of pools {sorted(extent.pool for extent in line.extents)}, due: {sorted(due)}",
+            f"{what} takes extents of pools {sorted(extent.pool for extent in extents)}, due: {sorted(due)}",
         )
     moves = [Moved(page) for page in pages if page.extent is not None]
     for pool in sorted(due):
         place = arena.take(told[pool].offset, told[pool].size, sizes[pool], len(copied[pool]))
         moves += [Moved(page, extent=place) for page in copied[pool]]
-    _start(ledger, Transfer(ledger.number("transfer", line.transfer), Tier.DEVICE, line.keep, moves))
+    return moves
 
 
 def _extent_bytes(ledger: Ledger, pool: int, pages: int) -> int:
@@ -81,8 +100,32 @@ def restore(ledger: Ledger, line: history.Restore) -> None:
     require_all_used(evicted, what)
     name = ledger.number("transfer", line.transfer)
     moves = [Moved(page) for page in pages if page.leased]
+    moves += take_device_pages(ledger, bare, line.pages, line.generations, what)
+    _start(ledger, Transfer(name, Tier.HOST, line.keep, moves))
+
+
+def restore_hit(ledger: Ledger, told: history.Started, pages: list[Page], evicted: list[int]) -> None:
+    """Start to move back what a request lacks of its hit, which keeps its Host slots; takes those who are released
+    for it off ``evicted``.
+    """
+    what = f"restore of {told.continuation} up to {told.positions}"
+    bare = [[page for page in pages if page.pool == pool and not page.leased] for pool in ledger.pools]
+    need = [len(found) for found in bare]
+    make_room(ledger, evicted, lambda: short(ledger, need), ledger.holders[told.continuation], what)
+    if told.extents:
+        raise Broken("publish-order", f"{what} takes extents, which a transfer to Device does not")
+    moves = [Moved(page) for page in pages if page.leased]
+    moves += take_device_pages(ledger, bare, told.pages, told.generations, what)
+    _start(ledger, Transfer(ledger.number("transfer", told.transfer), Tier.HOST, True, moves))
+
+
+def take_device_pages(
+    ledger: Ledger, bare: list[list[Page]], pages: list[list[int]], generations: list[list[int]], what: str
+) -> list[Moved]:
+    """Lease a Device page to a transfer for each of the ``bare`` pages of each pool; room has been made."""
+    moves = []
     for pool, found in enumerate(bare):
-        named = line.pages[pool] if pool < len(line.pages) else []
+        named = pages[pool] if pool < len(pages) else []
         if len(named) != len(found) and (ledger.shows_pages or named):
             raise Broken(
                 "publish-order",
@@ -91,14 +134,14 @@ def restore(ledger: Ledger, line: history.Restore) -> None:
         if ledger.shows_pages:
             ledger.check_free(pool, named, what)
             if ledger.shows_generations and named:
-                ledger.check_generations(pool, named, line.generations)
+                ledger.check_generations(pool, named, generations)
         ledger.free[pool] -= len(found)
         ledger.leased[pool] += len(found)
         for page, device in zip(found, named if ledger.shows_pages else [NO_PAGE] * len(found), strict=True):
             if device != NO_PAGE:
                 ledger.owners[pool][device] = page
             moves.append(Moved(page, device=device))
-    _start(ledger, Transfer(name, Tier.HOST, line.keep, moves))
+    return moves
 
 
 def _start(ledger: Ledger, transfer: Transfer) -> None:

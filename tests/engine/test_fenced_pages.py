@@ -77,6 +77,10 @@ def test_room_counts_quiet_pages_only() -> None:
     assert e.schedule().waiting == Waiting(request, WaitingKind.DEVICE_CAPACITY)
     assert len(e.cache.continuations) == 1, "nothing is released in vain"
     b.settle()
+    waiting = e.schedule().waiting
+    assert waiting is not None
+    assert waiting.kind is WaitingKind.SINKING, "all of its pages are at rest now"
+    b.settle()
     assert e.schedule().waiting is None
 
 

@@ -33,7 +33,7 @@ MOVED, KEPT, ABANDONED = TransferOutcome
 # -- who may be a source -----------------------------------------------------------------------------------------------
 
 
-def test_admission_leaves_out_what_is_not_on_the_device() -> None:
+def test_what_cannot_come_back_is_left_out_of_an_admission() -> None:
     b = bench()
     e = b.engine
     shorter, longer = kept(b, 3), kept(b, 14)
@@ -41,6 +41,11 @@ def test_admission_leaves_out_what_is_not_on_the_device() -> None:
     b.moved()
     assert e.lookup(run(0, 0, 20)) == Hit(longer, 1, 14), "a lookup considers every checkpoint"
     request = e.submit(run(0, 0, 20), 0)
+    waiting = e.schedule().waiting
+    assert waiting is not None
+    (started,) = waiting.started
+    e.cancel_transfer(started.transfer)
+    b.moved()
     assert e.schedule().admitted == (Admitted(request, AdmissionMode.FORK, shorter, 3),)
     b.prefill(request)
     b.settle()
@@ -138,7 +143,7 @@ def test_half_in_a_transfer_is_passed_over_as_a_whole() -> None:
     b.check(source)
 
 
-def test_releasing_what_has_no_device_page_is_not_tried() -> None:
+def test_what_has_no_device_page_is_not_asked_for_any() -> None:
     b = bench(pages=4)
     e = b.engine
     lost = away(b, 8)
@@ -147,7 +152,9 @@ def test_releasing_what_has_no_device_page_is_not_tried() -> None:
     b.moved()
     request = e.submit(run(2, 0, 16), 0)
     assert [one.sequence for one in e.schedule().admitted] == [request]
-    assert e.evicted == [clean], "its clean copies on Device were in the way, the other one holds none"
+    assert (e.evicted, e.given_up) == ([], [clean]), (
+        "its clean copies were in the way, the other one holds none"
+    )
     assert lost in e.cache.continuations
 
 

@@ -11,7 +11,7 @@ from histories import CONFIG, STORY
 
 import kvcrucible.fuzz.lockstep as lockstep
 from kvcrucible.contract import operations as ops
-from kvcrucible.contract.config import EngineConfig, PoolSpec
+from kvcrucible.contract.config import LRU, EngineConfig, PoolSpec
 from kvcrucible.contract.tokens import run
 from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.execute import execute
@@ -39,7 +39,9 @@ class _Recorded:
             return adapter
         self.made += 1
         path = self.folder / f"{self.made}.jsonl"
-        self.writer = HistoryWriter(path, setting.engine_config(), immediate=not setting.lagging, tables=True)
+        self.writer = HistoryWriter(
+            path, setting.engine_config(), not setting.lagging, tables=True, lru=setting.policy == LRU
+        )
         observed = ObservedEngine(adapter.engine, self.writer)
         execute_, drain_ = adapter.execute, adapter.drain
         latest: list[tuple[ops.Operation, ops.Outcome]] = []

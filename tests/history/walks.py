@@ -27,11 +27,12 @@ from kvcrucible.contract.operations import (
 )
 from kvcrucible.contract.planes import PlaneSpec
 from kvcrucible.contract.profiles import Geometry, PlaneOrder, storage_profile
+from kvcrucible.contract.snapshot import Tier
 from kvcrucible.contract.tokens import run
 from kvcrucible.engine.history import header_of
 from kvcrucible.reference.accounting import AccountingModel
 
-SHOWS = [Shown.TOKENS, Shown.HITS, Shown.REFUSALS, Shown.FIFO, Shown.LRU, Shown.FENCES]
+SHOWS = [Shown.TOKENS, Shown.HITS, Shown.REFUSALS, Shown.FIFO, Shown.LRU, Shown.FENCES, Shown.RETURNS]
 
 
 def config_of(pools: int, host: bool) -> EngineConfig:
@@ -80,7 +81,8 @@ class Walk:
         """Place what a demotion takes behind everything before: the arena is larger than the walk is long."""
         entry = self.model.books.continuations.get(continuation)
         found = []
-        for extent in () if entry is None else self.model.books.extents(entry):
+        books = self.model.books
+        for extent in () if entry is None else books.extents(books.all_movable(entry, Tier.DEVICE)):
             if extent is not None:
                 found.append(history.NewExtent(pool=extent.pool, offset=self._offset, size=extent.size_bytes))
                 self._offset += extent.size_bytes
@@ -177,14 +179,21 @@ def line_of(operation: Operation, outcome: Outcome, immediate: bool) -> Line:
                 history.Wait(sequence=value.sequence, why=value.kind) if isinstance(value, Waiting) else None
             )
             return history.Admit(
-                wait=wait, sequence=sequence if refused else None, evicted=evicted, refused=refused
+                wait=wait,
+                sequence=sequence if refused else None,
+                evicted=evicted,
+                started=_started(value),
+                refused=refused,
             )
         case ops.Schedule():
             assert isinstance(value, Scheduled)
             head = value.waiting
             wait = None if head is None else history.Wait(sequence=head.sequence, why=head.kind)
             return history.Schedule(
-                admitted=[_admission(one) for one in value.admitted], wait=wait, evicted=evicted
+                admitted=[_admission(one) for one in value.admitted],
+                wait=wait,
+                evicted=evicted,
+                started=_started(head),
             )
         case ops.BeginUnit(work):
             return history.Begin(work=list(_works(work)), unit=given, evicted=evicted, refused=refused)
@@ -232,6 +241,18 @@ def line_of(operation: Operation, outcome: Outcome, immediate: bool) -> Line:
             ]
             return history.Progress(units=list(value.units), transfers=over)
     raise AssertionError(operation)
+
+
+def _started(value: object) -> list[history.Started]:
+    return [
+        history.Started(
+            transfer=one.transfer,
+            continuation=one.continuation,
+            source=one.source,
+            positions=one.positions,
+        )
+        for one in (value.started if isinstance(value, Waiting) else ())
+    ]
 
 
 def _admission(value: Admitted) -> history.Admission:

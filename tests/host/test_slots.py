@@ -6,6 +6,8 @@ change nothing.
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -69,3 +71,32 @@ class SlotsAgainstASet(RuleBasedStateMachine):
 
 
 TestSlotsAgainstASet = SlotsAgainstASet.TestCase
+
+
+def test_what_would_fit_without_some_slots_is_what_fits_once_they_have_ended() -> None:
+    draw = random.Random(20)
+    yes = no = 0
+    for _ in range(300):
+        slots = HostSlots(HostArena(4096, 256), (256, 512))
+        held = []
+        for _ in range(6):
+            try:
+                given = slots.reserve([draw.randint(0, 3), draw.randint(0, 2)])
+            except HostGeometry:
+                break
+            held += given[0] + given[1]
+        ended = draw.sample(held, draw.randint(0, len(held)))
+        wanted = [draw.randint(0, 6), draw.randint(0, 4)]
+        before = slots.arena.extents()
+        fits = slots.fits_without(wanted, ended)
+        assert slots.arena.extents() == before
+        slots.free(ended)
+        try:
+            slots.reserve(wanted)
+        except HostGeometry:
+            assert not fits
+            no += 1
+        else:
+            assert fits
+            yes += 1
+    assert min(yes, no) > 50

@@ -215,19 +215,7 @@ def test_what_is_not_resident_is_no_source_but_found() -> None:
     settled(model, Demote(0))
     assert model.predict(Fork(0, 4, 0)).refusal is RefusalKind.WRONG_STATE
     assert do(model, Lookup(run(0, 0, 9))).value == Hit(0, 0, 8)
-    do(model, Submit(run(0, 0, 9), 0))
-    assert do(model, Schedule()).value == Scheduled((Admitted(2, AdmissionMode.COLD),)), (
-        "the page that both share is on Host, so neither is resident"
-    )
-
-
-def test_admission_starts_from_the_next_best() -> None:
-    model = host_model_of()
-    kept(model, concat(run(0, 0, 3), run(1, 0, 3)))
-    kept(model, run(0, 0, 8))
-    settled(model, Demote(1))
-    do(model, Submit(run(0, 0, 9), 0))
-    assert do(model, Schedule()).value == Scheduled((Admitted(2, AdmissionMode.FORK, 0, 3),))
+    assert do(model, Lookup(concat(run(0, 0, 4), run(1, 0, 5)))).value == Hit(1, 1, 8), "a page of it is away"
 
 
 def test_of_equal_hits_a_resident_owner_comes_first() -> None:

@@ -1,0 +1,115 @@
+"""Host room for what sinks: extents are found by geometry, or copies and lower continuations on Host make way.
+
+DESIGN 4.4, 4.9, decision 0020.  What makes way is looked for without changing anything; only where the extents would
+then fit is it carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvcrucible.contract.snapshot import Tier
+from kvcrucible.engine.host.slots import HostSlot
+from kvcrucible.engine.pages import LogicalPage
+from kvcrucible.engine.records import Continuation
+
+if TYPE_CHECKING:
+    from kvcrucible.engine.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class HostRoom:
+    """Whose Host copies were given up, and which continuations on Host were released, in order."""
+
+    given_up: tuple[int, ...] = ()
+    evicted: tuple[int, ...] = ()
+
+
+def make_host_room(
+    engine: Engine, sinks: Continuation, pages: Sequence[LogicalPage], protected: int | None
+) -> HostRoom | None:
+    """Make it so that the extents for ``pages`` of ``sinks`` fit; None where that cannot be, and nothing has changed.
+
+    First Host copies of pages that are visible on Device are given up, those of ``sinks`` itself left out.  Then
+    continuations that have no page on Device and yield before ``sinks`` are released, in the order of the policy.
+    ``protected`` is left alone.
+    """
+    host = engine.host
+    assert host is not None
+    wanted = [0] * len(engine.pools)
+    for page in pages:
+        wanted[page.pool] += page.only_on_device or page.replicas.at(Tier.HOST) is None
+    if not any(wanted) or host.slots.fits_without(wanted, ()):
+        return HostRoom()
+    ended: set[HostSlot] = set()
+    copies: list[tuple[Continuation, list[LogicalPage]]] = []
+    for kept, found in _copies(engine, sinks, protected):
+        copies.append((kept, found))
+        ended.update(_slot(page) for page in found)
+        if host.slots.fits_without(wanted, ended):
+            return _carry_out(engine, copies, [])
+    victims: list[Continuation] = []
+    given_up: dict[int, int] = {}
+    for kept in _lower(engine, sinks, protected):
+        victims.append(kept)
+        for page in kept.pages():
+            times = given_up[page.page] = given_up.get(page.page, 0) + 1
+            if times == page.references:
+                ended.add(_slot(page))
+        if host.slots.fits_without(wanted, ended):
+            return _carry_out(engine, copies, victims)
+    return None
+
+
+def _copies(
+    engine: Engine, sinks: Continuation, protected: int | None
+) -> Iterator[tuple[Continuation, list[LogicalPage]]]:
+    """Yield continuations with their Host copies that may be given up, in the order of the policy."""
+    own = {page.page for page in sinks.pages()}
+    others = [
+        kept
+        for kept in engine.cache.continuations.values()
+        if kept is not sinks and kept.continuation != protected
+    ]
+    for kept in engine.cache.in_order(others):
+        found = [page for page in kept.hidden(Tier.HOST) if page.transfer is None and page.page not in own]
+        if found:
+            yield kept, found
+
+
+def _lower(engine: Engine, sinks: Continuation, protected: int | None) -> Iterator[Continuation]:
+    """Yield the continuations that are on Host alone, may be released, and yield before ``sinks``."""
+    offered = [
+        kept
+        for kept in engine.cache.continuations.values()
+        if kept is sinks
+        or not (kept.pinned or kept.continuation == protected or kept.on_device or kept.in_transfer)
+    ]
+    for kept in engine.cache.in_order(offered):
+        if kept is sinks:
+            return
+        yield kept
+
+
+def _carry_out(
+    engine: Engine,
+    copies: Sequence[tuple[Continuation, list[LogicalPage]]],
+    victims: Sequence[Continuation],
+) -> HostRoom:
+    host = engine.host
+    assert host is not None
+    for _, found in copies:
+        # A page that two of them hold has lost its copy with the first.
+        host.give_up(Tier.HOST, [page for page in found if not page.only_on_device])
+    engine.release_all(victims)
+    return HostRoom(
+        tuple([kept.continuation for kept, _ in copies]), tuple([kept.continuation for kept in victims])
+    )
+
+
+def _slot(page: LogicalPage) -> HostSlot:
+    place = page.replicas.get(Tier.HOST).place
+    assert isinstance(place, HostSlot)
+    return place

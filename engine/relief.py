@@ -1,0 +1,119 @@
+"""What an admission does for Device pages that it lacks: copies are given up, continuations sink, and then yield.
+
+DESIGN 4.9, decision 0020.  In this order, each only for as long as pages are lacking:
+
+1. hidden Device copies, of pages that are visible on Host, are given up: nothing is lost;
+2. continuations start to sink to Host, once for each request, and the request waits for them;
+3. continuations are released.
+
+Host room for 2. is made in :mod:`kvcrucible.engine.host_room`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kvcrucible.contract.operations import TransferStarted, Waiting, WaitingKind
+from kvcrucible.contract.snapshot import Tier
+from kvcrucible.engine import movement
+from kvcrucible.engine.host_room import make_host_room
+from kvcrucible.engine.pages import LogicalPage
+from kvcrucible.engine.records import Continuation, Request
+
+if TYPE_CHECKING:
+    from kvcrucible.engine.engine import Engine
+
+
+def sinking(engine: Engine, request: Request) -> bool:
+    """Tell whether something that was sunk for ``request`` is still on its way."""
+    return engine.host is not None and not request.sinks.isdisjoint(engine.host.under_way)
+
+
+def relieve(
+    engine: Engine,
+    request: Request,
+    need: Sequence[int],
+    dropped: Sequence[LogicalPage],
+    protected: int | None,
+) -> Waiting | None:
+    """Make room for ``need`` pages, as for :func:`admission.fits`, which says that it can be had.
+
+    Returns None once the room is there, or that the request waits for what sinks.
+    """
+    cache, host = engine.cache, engine.host
+    short = cache.lacking(engine.short_of(need), dropped)
+    if max(short) <= 0:
+        return None
+    if host is not None:
+        for kept in cache.yielding(protected) if cache.away else ():
+            copies = [page for page in kept.hidden(Tier.DEVICE) if page.transfer is None]
+            if copies:
+                host.give_up(Tier.DEVICE, copies)
+                engine.given_up.append(kept.continuation)
+                short = cache.lacking(engine.short_of(need), dropped)
+                if max(short) <= 0:
+                    return None
+    victims = cache.room(engine.short_of(need), dropped, protected)
+    assert victims is not None, "giving up copies takes no room away"
+    if host is not None:
+        started = _sink(engine, request, short, victims, protected)
+        if started:
+            return Waiting(request.sequence, WaitingKind.SINKING, started)
+    engine.release_all(victims)
+    return None
+
+
+def _sink(
+    engine: Engine,
+    request: Request,
+    short: list[int],
+    victims: Sequence[Continuation],
+    protected: int | None,
+) -> tuple[TransferStarted, ...]:
+    """Start to move what can sink of those who would have to yield, until the pages on their way will do.
+
+    What sinks is what releasing them would free: pages that nobody holds but those who yield.  So what is shared with
+    somebody who stays does not move, and what two share goes with the later of them.
+    """
+    host = engine.host
+    assert host is not None
+    started: list[TransferStarted] = []
+    times: dict[int, int] = {}
+    for index, kept in enumerate(victims):
+        if max(short) <= 0:
+            break
+        for page in kept.pages():
+            times[page.page] = times.get(page.page, 0) + 1
+        if kept.continuation in request.sunk:
+            continue
+        pages = [page for page in movement.movable(kept) if times[page.page] == page.references]
+        room = make_host_room(engine, kept, pages, protected) if pages else None
+        if room is None:
+            continue
+        number = host.start(Tier.DEVICE, pages, kept.continuation, keep=False)
+        request.sunk.add(kept.continuation)
+        request.sinks.add(number)
+        engine.work.continuations_sunk += 1
+        counts = [0] * len(short)
+        for page in pages:
+            counts[page.pool] += 1
+            short[page.pool] -= 1
+        started.append(
+            TransferStarted(
+                number,
+                kept.continuation,
+                Tier.DEVICE,
+                tuple(counts),
+                beside=_beside(kept, victims[:index]),
+                given_up=room.given_up,
+                evicted=room.evicted,
+            )
+        )
+    return tuple(started)
+
+
+def _beside(kept: Continuation, before: Sequence[Continuation]) -> tuple[int, ...]:
+    """Return those of ``before`` with whom ``kept`` shares pages."""
+    own = {page.page for page in kept.pages()}
+    return tuple([other.continuation for other in before if any(page.page in own for page in other.pages())])

@@ -1,0 +1,142 @@
+"""Who yields first: each policy orders as its definition says, and nothing else depends on it (decision 0020)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kvcrucible.contract.config import EngineConfig, PoolSpec
+from kvcrucible.contract.errors import BadArgument
+from kvcrucible.contract.operations import Append, Prefill
+from kvcrucible.contract.tokens import run
+from kvcrucible.engine.cache import ContextCache
+from kvcrucible.engine.engine import Engine
+from kvcrucible.engine.execute import counters
+from kvcrucible.engine.policies import TOKEN, CostAware, LeastRecentlyUsed, policy_of
+from kvcrucible.engine.records import Continuation
+
+CONFIG = EngineConfig((PoolSpec("main", 12, 4),), max_context=48, max_concurrency=4)
+
+
+def kept(e: Engine, source: int, tokens: int) -> int:
+    """Retain ``tokens`` of a source of their own."""
+    sequence = e.submit(run(source, 0, tokens), 0)
+    assert e.schedule().waiting is None
+    e.end_unit(e.begin_unit([Prefill(sequence, tokens)]))
+    assert e.finish(sequence)
+    return sequence
+
+
+def order(e: Engine) -> list[int]:
+    return [one.continuation for one in e.cache.yielding(None)]
+
+
+def fill(e: Engine, pages: int) -> int:
+    """Ask for so many pages with a prompt that nothing shares."""
+    sequence = e.submit(run(99, 0, pages * 4), 0)
+    assert e.schedule().waiting is None
+    return sequence
+
+
+def test_lru_orders_by_last_use():
+    e = Engine(CONFIG)
+    first, second, third = (kept(e, source, 8) for source in (1, 2, 3))
+    child = e.fork(second, 8, 0)
+    e.cancel(child)
+    assert order(e) == [first, third, second]
+
+
+def test_cost_aware_gives_up_the_emptiest_pages_first():
+    e = Engine(replace(CONFIG, policy="cost-aware"))
+    full, tail, half = kept(e, 1, 8), kept(e, 2, 5), kept(e, 3, 6)
+    # 8 tokens on 2 pages, 5 on 2, 6 on 2; of equal values the least recently used.
+    assert order(e) == [tail, half, full]
+    same = kept(e, 4, 6)
+    assert order(e) == [tail, half, same, full]
+
+
+def test_cost_aware_counts_what_releasing_frees():
+    e = Engine(replace(CONFIG, policy="cost-aware"))
+    whole = kept(e, 1, 12)
+    child = e.fork(whole, 12, 1)
+    e.end_unit(e.begin_unit([Append(child, run(1, 100, 1))]))
+    e.finish(child)
+    # The child alone has one token on one page; the parent alone has nothing that would become free.
+    assert order(e) == [child, whole]
+    private = kept(e, 2, 4)
+    assert order(e) == [child, private, whole]
+    e.release(child)
+    assert order(e) == [whole, private], "4 tokens a page both; the older one first"
+
+
+def test_cost_aware_lets_valuable_ones_grow_old():
+    e = Engine(replace(CONFIG, policy="cost-aware"))
+    valuable = kept(e, 1, 8)
+    turns = 0
+    for source in range(2, 20):
+        kept(e, source, 5)
+        e.cancel(fill(e, 12 - e.pools[0].leased + 1))
+        turns += 1
+        if e.evicted == [valuable] or valuable not in e.cache.continuations:
+            break
+    # 4 tokens a page against 2.5 a page and an age that rises by 2.5 with each that yields: the second time on, what
+    # comes new is worth more than what was never used again.
+    policy = e.cache.policy
+    assert isinstance(policy, CostAware)
+    assert valuable not in e.cache.continuations
+    assert 1 < turns < 6
+
+
+def test_weights_are_bytes_where_pools_declare_them():
+    pools = (PoolSpec("main", 12, 4), PoolSpec("mtp", 12, 4))
+    policy = policy_of(EngineConfig(pools, 48, 4, policy="cost-aware"))
+    assert isinstance(policy, CostAware)
+    e = Engine(EngineConfig(pools, 48, 4), policy=policy)
+    one = kept(e, 1, 8)
+    assert policy._rank(e.cache.continuations[one]) == (False, 8 * TOKEN // 4)
+
+
+class Useless:
+    """Names nobody, or the same one for ever."""
+
+    name = "useless"
+
+    def __init__(self, repeat: int) -> None:
+        self.repeat = repeat
+
+    def order(self, offered):
+        return list(offered)[-1:] * self.repeat
+
+    def used(self, kept: Continuation) -> None: ...
+
+    def yields(self, kept: Continuation) -> None: ...
+
+    def gone(self, kept: Continuation) -> None: ...
+
+
+@pytest.mark.parametrize("repeat", [0, 1, 5])
+def test_whatever_a_policy_says_everyone_is_offered_once(repeat):
+    e = Engine(CONFIG, policy=Useless(repeat))
+    names = [kept(e, source, 8) for source in (1, 2, 3)]
+    expected = names if not repeat else [names[-1], *names[:-1]]
+    assert order(e) == expected
+    fill(e, 12)
+    assert e.evicted == expected
+    assert counters(e) == ((0, 12, 0),)
+
+
+def test_no_more_yield_than_needed_and_pinned_ones_do_not():
+    e = Engine(replace(CONFIG, policy="cost-aware"))
+    cheap, dear, pinned = kept(e, 1, 5), kept(e, 2, 8), kept(e, 3, 5)
+    e.pin(pinned)
+    fill(e, 8)
+    assert e.evicted == [cheap]
+    assert set(e.cache.continuations) == {dear, pinned}
+
+
+def test_names():
+    assert isinstance(policy_of(CONFIG), LeastRecentlyUsed)
+    assert isinstance(Engine(CONFIG).cache, ContextCache)
+    with pytest.raises(BadArgument, match="cost-aware"):
+        replace(CONFIG, policy="fifo")
