@@ -33,6 +33,9 @@ DEFAULT_ALIGNMENT_BYTES = 4096
 #: Tokens in a page unless a pool says otherwise (DESIGN 3).
 DEFAULT_PAGE_SIZE = 64
 
+#: Most requests behind a waiting head that one ``schedule`` may look at.
+MAX_LOOKAHEAD = 1024
+
 #: Largest number of pages in one pool; the block table's entries are int32 (DESIGN 4.7).
 MAX_CAPACITY_PAGES = 2**31 - 1
 
@@ -120,12 +123,17 @@ class EngineConfig:
     this order.  ``max_context`` (S) limits positions of one sequence, ``max_concurrency`` (C) is the number of rows in
     each pool's block-table matrix.  ``host``: the Host tier, None for an engine without one; with it every pool has to
     declare its planes, since extents have their sizes from them.
+
+    ``lookahead``: how many requests behind a waiting head one ``schedule`` may look at, to let one pass that delays the
+    head in no case (DESIGN 4.8, decision 0021).  0, the default, serves the queue strictly in order: what a caller
+    gets without asking is what it can foresee.
     """
 
     pools: tuple[PoolSpec, ...] = (PoolSpec(),)
     max_context: int = 4096
     max_concurrency: int = 8
     host: HostSpec | None = None
+    lookahead: int = 0
 
     def __post_init__(self) -> None:
         if not self.pools or self.pools[0].name != "main":
@@ -147,6 +155,12 @@ class EngineConfig:
                 f"max_context {self.max_context}, max_concurrency {self.max_concurrency}",
                 "both start at 1",
                 "raise them",
+            )
+        if not 0 <= self.lookahead <= MAX_LOOKAHEAD:
+            raise BadArgument(
+                f"a look-ahead of {self.lookahead} requests",
+                f"allowed: 0 (strictly in order) to {MAX_LOOKAHEAD}",
+                "choose another",
             )
         bare = [pool.name for pool in self.pools if not pool.planes]
         if self.host is not None and bare:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kvcrucible.contract.capabilities import Capabilities
-from kvcrucible.contract.operations import Admitted, Operation, Outcome, Scheduled, Value
+from kvcrucible.contract.operations import Admitted, Identity, Operation, Outcome, Scheduled, Value
 from kvcrucible.contract.snapshot import PageState, Snapshot, Tier
 from kvcrucible.contract.tokens import Tokens
 from kvcrucible.fuzz.setting import Setting
@@ -17,10 +17,20 @@ from kvcrucible.reference.accounting import AccountingModel
 
 
 @dataclass(frozen=True, slots=True)
+class Queued:
+    """A request in the queue: its session and identity, and the pages of each pool that its cold start takes."""
+
+    session: str | None
+    identity: Identity
+    cold_pages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """What was there before an operation.  ``slack``: pages that it needs minus those it can get (None: not known).
 
-    ``consuming``: queued requests that may take any continuation.  ``prompts``: prompts of queued requests.
+    ``consuming``: queued requests that may take any continuation.  ``prompts``: prompts of queued requests, ``queued``
+    what else they ask for.  ``passers``: active sequences that were let past the head of the queue.
     """
 
     before: Snapshot
@@ -28,6 +38,8 @@ class Observation:
     slack: int | None
     consuming: frozenset[int] = frozenset()
     prompts: Mapping[int, Tokens] = field(default_factory=dict)
+    queued: Mapping[int, Queued] = field(default_factory=dict)
+    passers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +54,8 @@ class Seen:
     setting: Setting
     consuming: frozenset[int] = frozenset()
     prompts: Mapping[int, Tokens] = field(default_factory=dict)
+    queued: Mapping[int, Queued] = field(default_factory=dict)
+    passers: tuple[int, ...] = ()
 
     @property
     def done(self) -> bool:
@@ -84,6 +98,7 @@ PREFIX_CACHE = Needs(frozenset({"Lookup"}))
 RETAINING = Needs(frozenset({"Release"}))
 BACKEND = Needs(backend=True)
 HOST = Needs(host=True)
+BACKFILL = Needs(able=lambda able: able.backfills)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +114,18 @@ class Goal:
 
 def observe(model: AccountingModel, before: Snapshot, operation: Operation) -> Observation:
     """Note what is there before ``operation``; the model has not yet been told of it."""
-    prompts = {request: entry.prompt for request, entry in model.books.queued.items()}
-    return Observation(before, operation, model.demand(operation), model.consuming(), prompts)
+    books = model.books
+    prompts = {request: entry.prompt for request, entry in books.queued.items()}
+    queued = {
+        request: Queued(
+            entry.session, entry.identity, tuple([books.pages(entry.limit, pool) for pool in books.pools])
+        )
+        for request, entry in books.queued.items()
+    }
+    passers = tuple(model.passers())
+    return Observation(
+        before, operation, model.demand(operation), model.consuming(), prompts, queued, passers
+    )
 
 
 def reached(observation: Observation, outcome: Outcome, after: Snapshot, setting: Setting) -> Iterator[str]:
@@ -114,6 +139,8 @@ def reached(observation: Observation, outcome: Outcome, after: Snapshot, setting
         setting,
         observation.consuming,
         observation.prompts,
+        observation.queued,
+        observation.passers,
     )
     for one in _BY_OPERATION.get(type(observation.operation), ()):
         if one.reached(seen):

@@ -52,7 +52,7 @@ from kvcrucible.contract.operations import (
 )
 from kvcrucible.contract.semantics import Facts, Row
 from kvcrucible.contract.tokens import count
-from kvcrucible.reference import acts, transfers
+from kvcrucible.reference import acts, backfill, transfers
 from kvcrucible.reference.books import Books
 from kvcrucible.reference.holdings import Entry
 from kvcrucible.reference.judging import Judged, Judging, first_row
@@ -350,11 +350,34 @@ class AccountingModel(Judging):
         while self.queue:
             outcome = self._try_admit(TryAdmit(self.queue[0]))
             if isinstance(outcome.value, Waiting):
-                return Outcome(Scheduled(tuple(admitted), outcome.value), evicted=evicted)
+                passed, more = self._behind_the_head()
+                return Outcome(Scheduled((*admitted, *passed), outcome.value), evicted=evicted + more)
             assert isinstance(outcome.value, Admitted), outcome
             admitted.append(outcome.value)
             evicted += outcome.evicted
         return Outcome(Scheduled(tuple(admitted)), evicted=evicted)
+
+    def _behind_the_head(self) -> tuple[list[Admitted], tuple[int, ...]]:
+        """Admit those within the look-ahead who may pass the head and fit now (0021); return them, and whom that
+        released.
+        """
+        admitted: list[Admitted] = []
+        evicted: tuple[int, ...] = ()
+        for request in backfill.look_ahead(self.books):
+            if not backfill.may_pass(self.books, request):
+                continue
+            _, choice = self._choose(
+                Plan([(TryAdmit, self._facts(TryAdmit(request)))], list(self._admissions(request)))
+            )
+            if choice is None:
+                continue
+            head = self.queue[0]
+            outcome = self._carry_out(choice)
+            assert isinstance(outcome.value, Admitted), outcome
+            self.books.active[request].passed = head
+            admitted.append(outcome.value)
+            evicted += outcome.evicted
+        return admitted, evicted
 
     def _do(self, operation: Operation) -> Value:
         """Carry out an operation that takes no pages and that no row refuses."""
