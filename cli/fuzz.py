@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,6 +47,10 @@ def register(app: typer.Typer) -> None:
         ),
         profile: str = typer.Option("any", help="Storage profile at payload depth; any draws among them."),
         host: str = typer.Option("any", help="Host tier: on, off; any draws among them."),
+        capacity_at: str | None = typer.Option(
+            None,
+            help="Pools of as many pages as one longest sequence takes, L = ceil(S / P), or so many more: L-1,L,L+1.",
+        ),
         matrix: bool = typer.Option(
             False, help="Run every combination of pools, profile and host at payload depth, in processes."
         ),
@@ -88,6 +93,7 @@ def register(app: typer.Typer) -> None:
         other |= {"--backend": backend != "any"}
         if matrix:
             other |= {"--profile": profile != "any", "--seconds": seconds is not None}
+            other |= {"--capacity-at": capacity_at is not None}
             _leave_out("--matrix runs every configuration", other)
             from kvcrucible.cli.fuzz_matrix import run_and_print
 
@@ -112,6 +118,7 @@ def register(app: typer.Typer) -> None:
             _backends(pools),
             _profiles(profile),
             _hosts(host),
+            _capacities(capacity_at),
         )
         report = _run_with_progress(plan, run)
         path, trouble = _write_reproduction(report, out)
@@ -171,6 +178,19 @@ def _hosts(host: str) -> tuple[bool, ...]:
     if host not in HOSTS:
         raise InputError(f"unknown host {safe(host)!r}; use {', '.join(HOSTS)} or any")
     return (HOSTS[host],)
+
+
+def _capacities(asked: str | None) -> tuple[int, ...]:
+    """Return how many pages beyond L each named capacity is."""
+    found = []
+    for name in asked.split(",") if asked is not None else ():
+        match = re.fullmatch(r"L([+-][1-9][0-9]?)?", name.strip())
+        if match is None:
+            raise InputError(
+                f"unknown capacity {safe(name)!r}; use L, or L and up to 99 pages more or fewer: L-1,L,L+1"
+            )
+        found.append(int(match[1] or 0))
+    return tuple(found)
 
 
 def _profiles(profile: str) -> tuple[str, ...]:
@@ -243,6 +263,8 @@ def _print_report(screen: Console, report: Report, path: Path | None) -> None:
     _print_counts(screen, "refusals by kind", tally.refusals)
     _print_counts(screen, "reasons to wait", tally.waits)
     _print_counts(screen, "admissions by mode", tally.modes)
+    if report.plan.capacity_at:
+        _print_hits(screen, tally.hits)
     goals = report.goals()
     missed = [name for name, times in goals.items() if not times]
     screen.print(f"[bold]coverage goals[/bold] {len(goals) - len(missed)} of {len(goals)} hit")
@@ -296,6 +318,25 @@ def _print_counts(screen: Console, title: str, counts: dict[str, int]) -> None:
     for name, times in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         table.add_row(safe(name), f"{times:,}")
     screen.print(table)
+
+
+def _print_hits(screen: Console, hits: dict[tuple[int, str], int]) -> None:
+    """Print what became of requests with a hit, by the size of the pools."""
+    from kvcrucible.cli.tables import Table
+    from kvcrucible.contract.operations import AdmissionMode
+
+    kinds = [*(mode.value for mode in AdmissionMode), "waits"]
+    table = Table(title="requests with a hit, by pages of Main (L: those of one longest sequence)")
+    table.add_column("pages")
+    for kind in kinds:
+        table.add_column(kind, justify="right")
+    for beyond in sorted({beyond for beyond, _ in hits}):
+        name = f"L{beyond:+d}" if beyond else "L"
+        table.add_row(name, *[f"{hits.get((beyond, kind), 0):,}" for kind in kinds])
+    screen.print(table)
+    screen.print(
+        "  each of those that wait: its cold start does not fit either, with all that can be released gone"
+    )
 
 
 def _print_failure(screen: Console, failure: Failure, path: Path | None) -> None:

@@ -19,6 +19,7 @@ class Capabilities:
     any number), for engines that cannot grant the pages of several sequences together or not at all.
     ``backends``: the speculative backends' pools that it can have beside Main (decision 0011).
     ``profiles``: storage profiles that it can hold rows in.  ``host``: it can have a Host tier (decision 0013).
+    ``backfills``: ``schedule`` lets requests pass a waiting head as its look-ahead says (decision 0021).
     ``payload``: rows can be written and read back.  ``raw_write``: free and stale bytes can be poisoned.
     ``snapshot_parts``: names of the snapshot's parts that the engine can fill; checkers of others are not run.
     ``unchecked``: what cannot be checked on this engine, in words, one reason each.
@@ -32,6 +33,7 @@ class Capabilities:
     backends: frozenset[str] = frozenset(BACKENDS)
     profiles: tuple[str, ...] = tuple(PROFILES)
     host: bool = True
+    backfills: bool = True
     payload: bool = True
     raw_write: bool = True
     snapshot_parts: frozenset[str] = field(default_factory=lambda: ALL_PARTS)

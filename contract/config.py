@@ -37,6 +37,9 @@ DEFAULT_PAGE_SIZE = 64
 LRU, COST_AWARE = "lru", "cost-aware"
 POLICIES = (LRU, COST_AWARE)
 
+#: Most requests behind a waiting head that one ``schedule`` may look at.
+MAX_LOOKAHEAD = 1024
+
 #: Largest number of pages in one pool; the block table's entries are int32 (DESIGN 4.7).
 MAX_CAPACITY_PAGES = 2**31 - 1
 
@@ -125,6 +128,10 @@ class EngineConfig:
     each pool's block-table matrix.  ``host``: the Host tier, None for an engine without one; with it every pool has to
     declare its planes, since extents have their sizes from them.  ``policy``: who yields first when room is made,
     one of ``POLICIES``.
+
+    ``lookahead``: how many requests behind a waiting head one ``schedule`` may look at, to let one pass that delays the
+    head in no case (DESIGN 4.8, decision 0021).  0, the default, serves the queue strictly in order: what a caller
+    gets without asking is what it can foresee.
     """
 
     pools: tuple[PoolSpec, ...] = (PoolSpec(),)
@@ -132,6 +139,7 @@ class EngineConfig:
     max_concurrency: int = 8
     host: HostSpec | None = None
     policy: str = LRU
+    lookahead: int = 0
 
     def __post_init__(self) -> None:
         if not self.pools or self.pools[0].name != "main":
@@ -157,6 +165,12 @@ class EngineConfig:
         if self.policy not in POLICIES:
             raise BadArgument(
                 f"a policy called {self.policy!r}", "no such policy", f"use one of {', '.join(POLICIES)}"
+            )
+        if not 0 <= self.lookahead <= MAX_LOOKAHEAD:
+            raise BadArgument(
+                f"a look-ahead of {self.lookahead} requests",
+                f"allowed: 0 (strictly in order) to {MAX_LOOKAHEAD}",
+                "choose another",
             )
         bare = [pool.name for pool in self.pools if not pool.planes]
         if self.host is not None and bare:

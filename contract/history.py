@@ -25,6 +25,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
+from kvcrucible.contract.config import MAX_LOOKAHEAD
 from kvcrucible.contract.errors import RefusalKind
 from kvcrucible.contract.operations import AdmissionMode, Identity, TransferOutcome, WaitingKind
 from kvcrucible.contract.tiers import Tier
@@ -72,7 +73,7 @@ class Shown(StrEnum):
     HITS = "hits"
     #: Refusals and reasons to wait are the contract's, every one is written, and none is left out.
     REFUSALS = "refusals"
-    #: Requests are admitted in the order in which they were submitted.
+    #: Requests are admitted in the order in which they were submitted, but for those that may pass (decision 0021).
     FIFO = "fifo"
     #: Continuations are released in order of last use (else any that may be released may go first).
     LRU = "lru"
@@ -105,6 +106,7 @@ class Header(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 
     ``reserves``: admission promises the worst case, so that an admitted sequence always finishes.  ``shows``: names of
     :class:`Shown`; unknown ones are refused, since a reader that does not know them cannot judge by them.
+    ``lookahead``: how many requests behind a waiting head one ``schedule`` looks at, to let some pass (decision 0021).
     """
 
     format: Text
@@ -115,6 +117,7 @@ class Header(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     shows: list[Shown]
     reserves: bool = True
     host: Host | None = None
+    lookahead: Annotated[int, Meta(ge=0, le=MAX_LOOKAHEAD)] = 0
 
 
 class _Line(Struct, tag_field="op", forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -214,6 +217,7 @@ class Admit(_Line, tag="admit"):
 class Schedule(_Line, tag="schedule"):
     """The queue was tried from its head until one waits (``wait``, and ``started`` for it) or it is empty.
 
+    Those who passed a head that waits come last in ``admitted``; ``wait`` is why it waited before them.
     ``evicted``, ``given_up`` as for ``admit``, for all of them in order.  Those that are released for what sinks stand
     with it alone.
     """

@@ -51,7 +51,10 @@ class TryAdmit:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Admit from the head of the queue until one has to wait.  Value: ``Scheduled``."""
+    """Admit from the head of the queue until one has to wait, then those behind it that may pass (decision 0021).
+
+    Value: ``Scheduled``.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +313,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """What one ``schedule`` did: who was admitted, in order, and why the head waits (None: the queue is empty)."""
+    """What one ``schedule`` did: who was admitted, in order, and why the head waits (None: the queue is empty).
+
+    Those who passed the head come last in ``admitted``; ``waiting`` says why it waited when it was tried, before them.
+    """
 
     admitted: tuple[Admitted, ...] = ()
     waiting: Waiting | None = None

@@ -29,7 +29,7 @@ from kvcrucible.contract.operations import (
 )
 from kvcrucible.contract.snapshot import Touched
 from kvcrucible.contract.tokens import Tokens, count, prefix
-from kvcrucible.engine import admission, guards, movement, starting, units
+from kvcrucible.engine import admission, backfill, guards, movement, starting, units
 from kvcrucible.engine.admission import Plan
 from kvcrucible.engine.bundle import truncate_space
 from kvcrucible.engine.cache import ContextCache
@@ -120,12 +120,14 @@ class Engine:
         return sequence
 
     def schedule(self) -> Scheduled:
-        """Admit from the head of the queue until it is empty or its head has to wait."""
+        """Admit from the head of the queue until it is empty or its head has to wait; then let pass who may."""
         self.evicted, self.given_up = [], []
         admitted: list[Admitted] = []
         while self.queue:
-            outcome = starting.admit_head(self, next(iter(self.queue.values())))
+            head = next(iter(self.queue.values()))
+            outcome = starting.admit_head(self, head)
             if isinstance(outcome, Waiting):
+                admitted += backfill.admit_behind(self, head)
                 return Scheduled(tuple(admitted), outcome)
             admitted.append(outcome)
         return Scheduled(tuple(admitted), None)

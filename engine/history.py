@@ -49,6 +49,7 @@ def header_of(config: EngineConfig, engine: str, shows: Iterable[Shown]) -> Head
         config.max_concurrency,
         sorted(shows),
         host=None if host is None else history.Host(host.capacity_bytes, host.alignment_bytes),
+        lookahead=config.lookahead,
     )
 
 

@@ -51,7 +51,8 @@ class Mark:
 class Sequence:
     """An active sequence: its bundle of spaces and reservations, its row and its tokens.
 
-    ``tokens`` holds the committed tokens and, while the prompt is incomplete, the rest of the prompt.
+    ``tokens`` holds the committed tokens and, while the prompt is incomplete, the rest of the prompt.  ``passed``: the
+    head of the queue that it was let past, None for one that was admitted in its turn or forked.
     """
 
     sequence: int
@@ -67,6 +68,7 @@ class Sequence:
     marks: list[Mark] = field(default_factory=list)
     unit: int | None = None
     cancel_recorded: bool = False
+    passed: int | None = None
 
     @property
     def frontier(self) -> int:

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 Source: TypeAlias = tuple[Hit, Sequence | Continuation]
 
 
-def source_of(engine: Engine, request: Request) -> Source | Waiting | None:
+def source_of(engine: Engine, request: Request, *, at_once: bool = False) -> Source | Waiting | None:
     """Return the best hit that is there to be used, None without one; or that the request waits for a better one.
 
     A hit is there where every page below it is visible on Device.  One that is not is waited for where what lacks is on
     its way already; else its restore is started, once for each request and source.  Where that cannot be, the next best
-    owner's hit is looked at.  Owners in flight are left out: what is frozen cannot be forked.
+    owner's hit is looked at.  Owners in flight are left out: what is frozen cannot be forked.  ``at_once``: a restore
+    that would be started is not, and the request waits.
     """
     cache, submit = engine.cache, request.submit
     left_out: list[Sequence | Continuation] = [
@@ -42,6 +43,8 @@ def source_of(engine: Engine, request: Request) -> Source | Waiting | None:
         if any(page.transfer is not None for page in missing):
             return Waiting(request.sequence, WaitingKind.RESTORING)
         tried = hit.source in request.tried
+        if at_once and not tried:
+            return Waiting(request.sequence, WaitingKind.RESTORING)
         waiting = None if tried else _start(engine, request, kept, missing, hit.length)
         if waiting is not None:
             return waiting

@@ -17,23 +17,54 @@ if TYPE_CHECKING:
 
 def admit_head(engine: Engine, request: Request) -> Admitted | Waiting:
     """Admit the head of the queue, or say why it waits; then nothing has changed but what it waits for has begun."""
-    submit = request.submit
-    if submit.session is not None and submit.session in engine.active_sessions:
-        return Waiting(request.sequence, WaitingKind.SESSION_BUSY)
-    if not engine.rows.free_rows:
-        return Waiting(request.sequence, WaitingKind.NO_ROW)
+    blocked = _blocked(engine, request)
+    if blocked is not None:
+        return Waiting(request.sequence, blocked)
     if relief.sinking(engine, request):
         return Waiting(request.sequence, WaitingKind.SINKING)
     found = returning.source_of(engine, request)
     if isinstance(found, Waiting):
         return found
-    hit, source = found if found is not None else (None, None)
-    plan = admission.plan(engine.cache, engine.pools, request, hit, source)
+    plan = _plan(engine, request, found)
     if plan is None:
         return Waiting(request.sequence, WaitingKind.DEVICE_CAPACITY)
     waiting = relief.relieve(engine, request, plan.need, plan.dropped, plan.source_id)
-    if waiting is not None:
-        return waiting
+    return _start(engine, request, plan) if waiting is None else waiting
+
+
+def admit_at_once(engine: Engine, request: Request) -> Admitted | None:
+    """Admit a request from behind the head if it can start now, None where it would have to wait; then nothing has
+    changed.
+
+    Nothing comes back from Host for it, and nothing sinks: what is in its way is released, as for a fork.
+    """
+    if _blocked(engine, request) is not None:
+        return None
+    found = returning.source_of(engine, request, at_once=True)
+    plan = None if isinstance(found, Waiting) else _plan(engine, request, found)
+    if plan is None:
+        return None
+    victims = engine.cache.room(engine.short_of(plan.need), plan.dropped, plan.source_id)
+    assert victims is not None, "a plan fits once all that may be released is"
+    engine.release_all(victims)
+    return _start(engine, request, plan)
+
+
+def _blocked(engine: Engine, request: Request) -> WaitingKind | None:
+    session = request.submit.session
+    if session is not None and session in engine.active_sessions:
+        return WaitingKind.SESSION_BUSY
+    return None if engine.rows.free_rows else WaitingKind.NO_ROW
+
+
+def _plan(engine: Engine, request: Request, found: returning.Source | None) -> Plan | None:
+    hit, source = (None, None) if found is None else found
+    return admission.plan(engine.cache, engine.pools, request, hit, source)
+
+
+def _start(engine: Engine, request: Request, plan: Plan) -> Admitted:
+    """Take the request out of the queue and start it by ``plan``, for which the room is there."""
+    submit = request.submit
     del engine.queue[request.sequence]
     activate(
         engine,

@@ -14,6 +14,8 @@ class WorkCounters:
     batches.  All these count every pool.  ``tokens_written`` and ``tokens_hit`` are Main's positions,
     ``backend_tokens_written`` the backend's; written means committed.
 
+    ``backfilled``: requests admitted past a waiting head of the queue.
+
     ``transfer_copies``: copies queued between Device and Host, one for each run of pages that follow one another on
     both sides; ``bytes_demoted`` and ``bytes_restored`` are what they carry, whatever becomes of the transfer.
     ``pages_demoted`` and ``pages_restored`` became visible at the other end, copied just now or before.
@@ -31,6 +33,7 @@ class WorkCounters:
     tokens_written: int = 0
     tokens_hit: int = 0
     backend_tokens_written: int = 0
+    backfilled: int = 0
     pages_demoted: int = 0
     pages_restored: int = 0
     transfer_copies: int = 0

@@ -23,7 +23,7 @@ from kvcrucible.contract.planes import BACKENDS
 from kvcrucible.contract.profiles import PROFILES
 from kvcrucible.fuzz.adapters.registry import build
 from kvcrucible.fuzz.coverage import GOALS, within_reach
-from kvcrucible.fuzz.draws import settings_for
+from kvcrucible.fuzz.draws import LOOKAHEADS, settings_for
 from kvcrucible.fuzz.driver import FirstFailure, Recorder
 from kvcrucible.fuzz.lockstep import Tally
 from kvcrucible.fuzz.machine import machine_class
@@ -54,6 +54,7 @@ class Plan:
     """What a campaign is to do.  ``seconds`` None: no limit.  ``database``: folder in which failing examples are kept.
     ``backends``: what settings have beside Main; None stands for no other pool.  ``profiles``: storage profiles of
     settings.  ``hosts``: whether settings have a Host tier.  Of each, what the engine cannot have is left out.
+    ``capacity_at``: pages that every pool has beyond those of one longest sequence; empty for pools of any size.
     """
 
     engine: str = "paged"
@@ -66,6 +67,7 @@ class Plan:
     backends: tuple[str | None, ...] = (None, *BACKENDS)
     profiles: tuple[str, ...] = tuple(PROFILES)
     hosts: tuple[bool, ...] = (False, True)
+    capacity_at: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +210,10 @@ def _goes_on(plan: Plan, report: Report, beyond: int) -> bool:
     """Say whether a campaign that is through goes on for the goals that it has missed.
 
     Silence about a situation that never came up means nothing, so a campaign of the usual size tries longer, and one
-    that still misses a goal is inconclusive (``cut_short``).
+    that still misses a goal is inconclusive (``cut_short``).  One whose pools have a fixed size is not held to goals,
+    some of which take another.
     """
-    if plan.examples < GOALS_FROM_EXAMPLES or not report.missed():
+    if plan.examples < GOALS_FROM_EXAMPLES or plan.capacity_at or not report.missed():
         return False
     if beyond < plan.examples * (GOALS_PATIENCE - 1):
         return True
@@ -220,7 +223,16 @@ def _goes_on(plan: Plan, report: Report, beyond: int) -> bool:
 
 def _run_batch(plan: Plan, report: Report, recorder: Recorder, batch: int, examples: int) -> None:
     depths = tuple(depth.value for depth in plan.depths)
-    settings = settings_for(plan.engine, depths, report.backends(), report.profiles(), report.hosts())
+    settings = settings_for(
+        plan.engine,
+        depths,
+        report.backends(),
+        report.profiles(),
+        report.hosts(),
+        LOOKAHEADS if report.capabilities.backfills else (0,),
+        # One capacity a batch, so that each gets its share.
+        plan.capacity_at and (plan.capacity_at[batch % len(plan.capacity_at)],),
+    )
     machine = machine_class(settings, report.capabilities, report.tally, recorder)
     database = None if plan.database is None else DirectoryBasedExampleDatabase(plan.database)
     phases = (

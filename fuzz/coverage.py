@@ -30,7 +30,13 @@ from kvcrucible.contract.operations import (
 from kvcrucible.contract.operations import Schedule as ScheduleOperation
 from kvcrucible.contract.planes import BACKENDS
 from kvcrucible.contract.tokens import count
-from kvcrucible.fuzz import coverage_backend, coverage_cache, coverage_host, coverage_room
+from kvcrucible.fuzz import (
+    coverage_backend,
+    coverage_backfill,
+    coverage_cache,
+    coverage_host,
+    coverage_room,
+)
 from kvcrucible.fuzz.goals import (
     GOALS,
     HOST,
@@ -48,7 +54,7 @@ from kvcrucible.fuzz.goals import (
 )
 
 #: Modules that register further goals as they are imported.
-PARTS = (coverage_backend, coverage_cache, coverage_host, coverage_room)
+PARTS = (coverage_backend, coverage_backfill, coverage_cache, coverage_host, coverage_room)
 
 __all__ = ["GOALS", "Goal", "admissions", "observe", "reached", "within_reach"]
 

@@ -96,28 +96,36 @@ def settings_for(
     backends: tuple[str | None, ...] = (None,),
     profiles: tuple[str, ...] = tuple(PROFILES),
     hosts: tuple[bool, ...] = (False,),
+    lookaheads: tuple[int, ...] = (0,),
+    capacity_at: tuple[int, ...] = (),
 ) -> st.SearchStrategy[Setting]:
     """Return small settings on purpose: pools of a few pages, few rows, every page size, every condition.
 
     ``backends``: the pools to draw from beside Main, None for no other.  Either pool may be the tight one.
-    ``profiles``: names of storage profiles to draw from.  ``hosts``: whether there is a Host tier.
+    ``profiles``: names of storage profiles to draw from.  ``hosts``: whether there is a Host tier.  ``lookaheads``: of
+    the queue.  ``capacity_at``: pages beyond those of one longest sequence (L = ceil(S / P)) that every pool has, below
+    0 for fewer; empty for pools of any size.
     """
 
     def build(
         depth: str, page_size: int, capacity: int, context_pages: int, rows: int, bits: int | None, lagging: bool,
         profile: str, poison: str, backend: str | None, backend_size: int, room: int, host_pages: int,
         schedule: str, schedule_seed: int, fail_every: int, policy: str, policy_seed: int,
+        lookahead: int, beyond: int | None,
     ) -> Setting:  # fmt: skip
         context = min(context_pages, capacity + 1) * page_size - (rows % 2)
         # As many tokens as Main holds, some pages more or fewer: either pool may be the one that is full.
         backend_capacity = max(1, pages_for(capacity * page_size, backend_size) + room)
+        if beyond is not None:
+            capacity = max(1, pages_for(context, page_size) + beyond)
+            backend_capacity = max(1, pages_for(context, backend_size) + beyond)
         sizes = [page_size] if backend is None else [page_size, backend_size]
         host_bytes = _host_bytes(profile, sizes, host_pages) if host_pages else None
         return Setting(
             engine, Depth(depth), capacity, page_size, max(context, 1), rows, bits, lagging, profile, poison,
             backend, backend_capacity, backend_size, host_bytes, schedule if lagging else SCHEDULES[0],
             schedule_seed if lagging else 0, fail_every if host_pages else 0,
-            policy, policy_seed if policy == HOSTILE_POLICY else 0,
+            policy, policy_seed if policy == HOSTILE_POLICY else 0, lookahead,
         )  # fmt: skip
 
     with_host = True in hosts
@@ -144,7 +152,13 @@ def settings_for(
         st.sampled_from((0, 0, 0, 4, 2, 1)) if with_host else st.just(0),
         st.sampled_from(SETTING_POLICIES),
         st.integers(0, 99),
+        st.sampled_from(lookaheads),
+        st.sampled_from(capacity_at) if capacity_at else st.none(),
     )
+
+
+#: Look-aheads of settings of an engine that lets requests pass.
+LOOKAHEADS = (0, 1, 3)
 
 
 #: Pages of Main that the Host tier holds: mostly few, so that extents do not fit although their bytes are free.

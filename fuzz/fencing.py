@@ -10,7 +10,7 @@ Does not verify: effects of copies between the tiers, which hold their pages in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TypeAlias
 
 from kvcrucible.contract.operations import AdmissionMode, EndUnit, Operation, Outcome, Progressed
@@ -30,6 +30,11 @@ class FenceJudge:
         self._touched: dict[Place, set[int]] = {}
         self._owners: dict[Place, set[int]] = {}
         self._outstanding: set[int] = set()
+
+    @property
+    def touched(self) -> Collection[Place]:
+        """Physical pages that outstanding units have touched."""
+        return self._touched.keys()
 
     def judge(
         self, operation: Operation, outcome: Outcome, before: Snapshot, after: Snapshot

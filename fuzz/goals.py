@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kvcrucible.contract.capabilities import Capabilities
-from kvcrucible.contract.operations import Admitted, Operation, Outcome, Scheduled, Value
+from kvcrucible.contract.operations import Admitted, Identity, Operation, Outcome, Scheduled, Value
 from kvcrucible.contract.snapshot import PageState, Snapshot, Tier
 from kvcrucible.contract.tokens import Tokens
 from kvcrucible.fuzz.setting import Setting
@@ -17,11 +17,21 @@ from kvcrucible.reference.accounting import AccountingModel
 
 
 @dataclass(frozen=True, slots=True)
+class Queued:
+    """A request in the queue: its session and identity, and the pages of each pool that its cold start takes."""
+
+    session: str | None
+    identity: Identity
+    cold_pages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """What was there before an operation.  ``slack``: pages that it needs minus those it can get (None: not known).
 
-    ``consuming``: queued requests that may take any continuation.  ``prompts``: prompts of queued requests.  ``tried``:
-    of each, the continuations of which it has started a restore; ``sunk``: those that were sunk for it.
+    ``consuming``: queued requests that may take any continuation.  ``prompts``: prompts of queued requests, ``queued``
+    what else they ask for.  ``tried``: of each, the continuations of which it has started a restore; ``sunk``: those
+    that were sunk for it.  ``passers``: active sequences that were let past the head of the queue.
     """
 
     before: Snapshot
@@ -31,6 +41,8 @@ class Observation:
     prompts: Mapping[int, Tokens] = field(default_factory=dict)
     tried: Mapping[int, frozenset[int]] = field(default_factory=dict)
     sunk: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    queued: Mapping[int, Queued] = field(default_factory=dict)
+    passers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,8 @@ class Seen:
     prompts: Mapping[int, Tokens] = field(default_factory=dict)
     tried: Mapping[int, frozenset[int]] = field(default_factory=dict)
     sunk: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    queued: Mapping[int, Queued] = field(default_factory=dict)
+    passers: tuple[int, ...] = ()
 
     @property
     def done(self) -> bool:
@@ -89,6 +103,7 @@ PREFIX_CACHE = Needs(frozenset({"Lookup"}))
 RETAINING = Needs(frozenset({"Release"}))
 BACKEND = Needs(backend=True)
 HOST = Needs(host=True)
+BACKFILL = Needs(able=lambda able: able.backfills)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +119,25 @@ class Goal:
 
 def observe(model: AccountingModel, before: Snapshot, operation: Operation) -> Observation:
     """Note what is there before ``operation``; the model has not yet been told of it."""
-    queued = model.books.queued
-    prompts = {request: entry.prompt for request, entry in queued.items()}
-    tried = {request: entry.tried for request, entry in queued.items()}
-    sunk = {request: entry.sunk for request, entry in queued.items()}
-    return Observation(before, operation, model.demand(operation), model.consuming(), prompts, tried, sunk)
+    books = model.books
+    prompts = {request: entry.prompt for request, entry in books.queued.items()}
+    queued = {
+        request: Queued(
+            entry.session, entry.identity, tuple([books.pages(entry.limit, pool) for pool in books.pools])
+        )
+        for request, entry in books.queued.items()
+    }
+    return Observation(
+        before,
+        operation,
+        model.demand(operation),
+        model.consuming(),
+        prompts,
+        {request: entry.tried for request, entry in books.queued.items()},
+        {request: entry.sunk for request, entry in books.queued.items()},
+        queued,
+        tuple(model.passers()),
+    )
 
 
 def reached(observation: Observation, outcome: Outcome, after: Snapshot, setting: Setting) -> Iterator[str]:
@@ -124,6 +153,8 @@ def reached(observation: Observation, outcome: Outcome, after: Snapshot, setting
         observation.prompts,
         observation.tried,
         observation.sunk,
+        observation.queued,
+        observation.passers,
     )
     for one in _BY_OPERATION.get(type(observation.operation), ()):
         if one.reached(seen):

@@ -33,15 +33,17 @@ from kvcrucible.contract.operations import (
     Scheduled,
     Truncate,
     Waiting,
+    WaitingKind,
 )
 from kvcrucible.contract.snapshot import Snapshot
 from kvcrucible.contract.tokens import Tokens
-from kvcrucible.fuzz import coverage
+from kvcrucible.fuzz import coverage, waiting
 from kvcrucible.fuzz.adapters.protocol import EngineAdapter, PayloadAdapter
 from kvcrucible.fuzz.adapters.registry import build
 from kvcrucible.fuzz.agreement import state_agrees
 from kvcrucible.fuzz.effects import EffectsJudge
 from kvcrucible.fuzz.fencing import FenceJudge
+from kvcrucible.fuzz.goals import Observation
 from kvcrucible.fuzz.judge import judge_outcome
 from kvcrucible.fuzz.pairs import Pair, PairLog
 from kvcrucible.fuzz.setting import Depth, Setting
@@ -76,6 +78,8 @@ class Tally:
     refusals: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
     modes: Counter[str] = field(default_factory=Counter)
+    #: What became of requests with a hit, by the pages that Main has beyond those of one longest sequence.
+    hits: Counter[tuple[int, str]] = field(default_factory=Counter)
     goals: Counter[str] = field(default_factory=Counter)
     invariants: Counter[str] = field(default_factory=Counter)
     premises: Counter[str] = field(default_factory=Counter)
@@ -203,6 +207,7 @@ class LockStep:
             # An admission may cut too: the continuation that it moves.
             violations += epochs_risen(before, after)
         violations += state_agrees(operation, self.model, after, self.adapter.capabilities)
+        violations += self._judge_queue(actual, observation, after)
         violations += self._effects.judge(operation, actual, before)
         if self._fences is not None:
             violations += self._fences.judge(operation, actual, before, after)
@@ -236,6 +241,23 @@ class LockStep:
         if drained is not None:
             violations += self.monitor.observe(*drained)
         return violations + self.monitor.observe_full(after)
+
+    def _judge_queue(self, actual: Outcome, observation: Observation, after: Snapshot) -> list[Violation]:
+        """Judge who waits and who was let past, and count what became of requests with a hit."""
+        if not self.adapter.capabilities.reserves:
+            return []
+        fenced = self._fences.touched if self._fences is not None else ()
+        violations = waiting.judge_waiting(actual, observation, after, fenced)
+        passed = waiting.judge_passing(actual, observation, after, self.setting.max_concurrency)
+        if passed is not None:
+            self.monitor.count("completion-guarantee")
+        who = waiting.waiting_of(actual)
+        if who is not None and who.kind is WaitingKind.DEVICE_CAPACITY:
+            self.monitor.count("cache-yields")
+        self.tally.hits.update(
+            [(self.setting.beyond_context, what) for what in waiting.hits(actual, observation)]
+        )
+        return violations + (passed or [])
 
     def _read_back(self) -> None:
         payload = self._payload

@@ -25,6 +25,10 @@ def report_to_plain(report: Report, reproduction: Path | None) -> dict[str, Any]
         "refusals": dict(sorted(tally.refusals.items())),
         "waits": dict(sorted(tally.waits.items())),
         "admissions": dict(sorted(tally.modes.items())),
+        "hits": [
+            {"beyond_context_pages": beyond, "came_to": what, "times": times}
+            for (beyond, what), times in sorted(tally.hits.items())
+        ],
         "goals": report.goals(),
         "pairs": {pair_name(pair): times for pair, times in sorted(report.tally.pairs.items())},
         "pairs_missing": [pair_name(pair) for pair in report.missing_pairs()],

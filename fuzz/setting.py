@@ -7,7 +7,15 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from kvcrucible.contract.config import LRU, POLICIES, EngineConfig, HostSpec, PoolSpec
+from kvcrucible.contract.config import (
+    LRU,
+    MAX_LOOKAHEAD,
+    POLICIES,
+    EngineConfig,
+    HostSpec,
+    PoolSpec,
+    pages_for,
+)
 from kvcrucible.contract.errors import InputError
 from kvcrucible.contract.profiles import storage_profile
 from kvcrucible.fuzz.geometry import payload_planes
@@ -65,6 +73,8 @@ class Setting:
     profile at payload depth, and of what a Host tier counts the bytes. ``poison``: what free and stale columns are
     filled with, ``nan`` or ``huge`` (a large finite value).
 
+    ``lookahead``: requests behind a waiting head that one ``schedule`` looks at.
+
     ``host_bytes``: size of the Host tier, None for an engine without one.  ``schedule``, ``schedule_seed``: who decides
     the order of effects where they lag.  ``fail_every``: every so many copies between the tiers one fails, in turn
     without and with its effect; 0 for none.  ``policy``, ``policy_seed``: which continuation yields first when room is
@@ -90,6 +100,7 @@ class Setting:
     fail_every: int = 0
     policy: str = LRU
     policy_seed: int = 0
+    lookahead: int = 0
 
     def engine_config(self) -> EngineConfig:
         """Return the engine's configuration; with a Host tier, every pool declares its planes."""
@@ -99,6 +110,11 @@ class Setting:
     def pools(self) -> int:
         """Number of pools."""
         return 1 if self.backend is None else 2
+
+    @property
+    def beyond_context(self) -> int:
+        """Pages that Main has beyond those of one longest sequence, L = ceil(S / P); below 0 for fewer."""
+        return self.capacity_pages - pages_for(self.max_context, self.page_size)
 
     @property
     def placeable_tokens(self) -> int:
@@ -137,6 +153,8 @@ class Setting:
         for name in ("hash_bits", "fail_every"):
             if (values.get(name) or 0) < 0:
                 raise InputError(f"{name} is at least 0, found {values[name]}")
+        if not 0 <= values.get("lookahead", 0) <= MAX_LOOKAHEAD:
+            raise InputError(f"lookahead is 0 to {MAX_LOOKAHEAD}, found {values['lookahead']}")
         host = values.get("host_bytes")
         if host is not None and (host < HOST_ALIGNMENT_BYTES or host % HOST_ALIGNMENT_BYTES):
             raise InputError(f"host_bytes is a multiple of {HOST_ALIGNMENT_BYTES}, found {host}")
@@ -151,14 +169,22 @@ def _config(setting: Setting) -> EngineConfig:
         sizes.append((setting.backend, setting.backend_capacity_pages, setting.backend_page_size))
     if setting.host_bytes is None:
         pools = [PoolSpec(*size) for size in sizes]
-        return EngineConfig(tuple(pools), setting.max_context, setting.max_concurrency, policy=policy)
+        return EngineConfig(
+            tuple(pools),
+            setting.max_context,
+            setting.max_concurrency,
+            policy=policy,
+            lookahead=setting.lookahead,
+        )
     profile = storage_profile(setting.profile)
     pools = [
         PoolSpec(name, capacity, page_size, (payload_planes(profile, name, page_size),))
         for name, capacity, page_size in sizes
     ]
     host = HostSpec(setting.host_bytes, HOST_ALIGNMENT_BYTES)
-    return EngineConfig(tuple(pools), setting.max_context, setting.max_concurrency, host, policy)
+    return EngineConfig(
+        tuple(pools), setting.max_context, setting.max_concurrency, host, policy, setting.lookahead
+    )
 
 
 def token_hash(bits: int | None) -> Any:

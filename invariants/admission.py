@@ -14,12 +14,14 @@ class CompletionGuarantee(Checker):
     """Verifies: per pool, an active sequence's entitlement is what its last position needs, and the pages that it holds
     plus those that are reserved for it are exactly its entitlement.
 
-    Does not verify: that it then does finish (the campaigns run sequences to their limit).
+    Does not verify: that it then does finish (the campaigns run sequences to their limit); that a head of the queue can
+    still start after others have passed it (:mod:`kvcrucible.invariants.backfill`, by the harness).
     """
 
     id = "completion-guarantee"
     statement = (
-        "An admitted sequence can always finish: held + reserved = entitlement = ceil(limit / P), by pool."
+        "An admitted sequence can always finish: held + reserved = entitlement = ceil(limit / P), by pool; and the "
+        "head of the queue can always start, whoever has passed it."
     )
     source = "4.8, 4.14.3, 4.14.4"
     needs = frozenset({"pools", "spaces", "sequences"})

@@ -9,6 +9,7 @@ from inspect import getdoc
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.invariants.admission import BundleAtomic, CompletionGuarantee
 from kvcrucible.invariants.arena import HostConservation
+from kvcrucible.invariants.backfill import head_can_start
 from kvcrucible.invariants.behaviour import JUDGED, Depth, Judged, rows_equal, stale_refused
 from kvcrucible.invariants.checker import Checker
 from kvcrucible.invariants.effects import page_given_out, transfer_completed
@@ -105,6 +106,7 @@ _ALSO_JUDGED: dict[str, Callable[..., list[Violation]]] = {
     ReplicaValid.id: rows_equal,
     PublishOrder.id: transfer_completed,
     RecycleFenced.id: page_given_out,
+    CompletionGuarantee.id: head_can_start,
 }
 
 

@@ -55,7 +55,7 @@ from kvcrucible.contract.operations import (
 )
 from kvcrucible.contract.semantics import Facts, Row
 from kvcrucible.contract.tokens import count
-from kvcrucible.reference import acts, transfers
+from kvcrucible.reference import acts, backfill, transfers
 from kvcrucible.reference.books import Books
 from kvcrucible.reference.holdings import Entry
 from kvcrucible.reference.judging import Judged, first_row
@@ -201,11 +201,11 @@ class AccountingModel(Room):
                 choice = Choice(lambda books: transfers.restore(books, operation), protected=continuation)
                 return Plan([(Restore, self._facts(operation))], [choice])
 
-    def _admissions(self, sequence: int) -> Iterator[Choice]:
+    def _admissions(self, sequence: int, *, at_once: bool = False) -> Iterator[Choice]:
         """The candidates of an admission, best first (0003); who is in flight is no source.
 
         A hit that is not all on Device is waited for, or restored, once for each request and source; what sinks for
-        the request is waited for before anything else (0020).
+        the request is waited for before anything else (0020).  ``at_once``: nothing is restored, so it waits.
         """
         books = self.books
         request = books.queued[sequence]
@@ -221,10 +221,11 @@ class AccountingModel(Room):
             if not missing:
                 yield from self._hit(sequence, hit)
                 break
-            if any(books.in_transfer(page) for page in missing):
+            tried = hit.source in request.tried
+            if any(books.in_transfer(page) for page in missing) or (at_once and not tried):
                 yield Choice(lambda books: Waiting(sequence, WaitingKind.RESTORING))
                 break
-            if hit.source not in request.tried:
+            if not tried:
                 yield Choice(partial(transfers.restore_hit, sequence=sequence, hit=hit), hit.source)
             left_out.append(hit.source)
         yield Choice(lambda books: acts.admit_cold(books, sequence))
@@ -306,10 +307,40 @@ class AccountingModel(Room):
             evicted, given_up = evicted + outcome.evicted, given_up + outcome.given_up
             if isinstance(outcome.value, Waiting):
                 waiting = outcome.value
+                passed, more = self._behind_the_head()
+                admitted += passed
+                evicted += more
             else:
                 assert isinstance(outcome.value, Admitted), outcome
                 admitted.append(outcome.value)
         return Outcome(Scheduled(tuple(admitted), waiting), evicted=evicted, given_up=given_up)
+
+    def _behind_the_head(self) -> tuple[list[Admitted], tuple[int, ...]]:
+        """Admit those within the look-ahead who may pass the head and fit now (0021); return them, and whom that
+        released.
+        """
+        admitted: list[Admitted] = []
+        evicted: tuple[int, ...] = ()
+        for request in backfill.look_ahead(self.books):
+            if not backfill.may_pass(self.books, request):
+                continue
+            _, choice = self._choose(
+                Plan(
+                    [(TryAdmit, self._facts(TryAdmit(request)))],
+                    list(self._admissions(request, at_once=True)),
+                )
+            )
+            if choice is None:
+                continue
+            head = self.queue[0]
+            outcome = self._carry_out(choice)
+            if isinstance(outcome.value, Waiting):
+                continue
+            assert isinstance(outcome.value, Admitted), outcome
+            self.books.active[request].passed = head
+            admitted.append(outcome.value)
+            evicted += outcome.evicted
+        return admitted, evicted
 
     def _do(self, operation: Operation) -> Value:
         """Carry out an operation that takes no pages and that no row refuses."""

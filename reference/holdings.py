@@ -27,9 +27,9 @@ class Entry:
     ``prompt``: what is to be prefilled, from position 0.  ``tokens``: what is committed in Main.  ``backend``: how
     many of them the backend has too.  ``pages``: a list for each pool.  ``returned``: for each pool, what has touched
     the pages that went back to its reservation and are not at rest, the earliest first (0013).  ``limit``: the last
-    position that it may reach, plus 1.  ``unit``: the unit that has selected it.  Of a queued one (0020):
-    ``tried``, the continuations of which it has started a restore; ``sunk``, those that were sunk for it, by the
-    transfers ``sinks``.
+    position that it may reach, plus 1.  ``unit``: the unit that has selected it.  ``passed``: the head of the queue
+    that it was let past (0021).  Of a queued one (0020): ``tried``, the continuations of which it has started a
+    restore; ``sunk``, those that were sunk for it, by the transfers ``sinks``.
     """
 
     prompt: Tokens
@@ -44,6 +44,7 @@ class Entry:
     unit: int | None = None
     cancelled: bool = False
     pinned: bool = False
+    passed: int | None = None
     last_use: int = 0
     tried: frozenset[int] = frozenset()
     sunk: frozenset[int] = frozenset()
@@ -173,6 +174,18 @@ class Holdings:
             leased, reserved = self.leased(pool), self.reserved(pool)
             found.append((leased, reserved, capacity - leased - reserved))
         return tuple(found)
+
+    def protected(self, pool: int) -> int:
+        """Device pages of the pool that are held, whoever else does, by a pinned continuation, by one of which a page
+        is in a transfer, or by a transfer.
+        """
+        kept = [one for one in self.continuations.values() if one.pinned or self.any_in_transfer(one)]
+        held = {page for one in kept for page in one.pages[pool] if page.device}
+        return len(held | {move.page for _, move in self.moves(pool)})
+
+    def passers(self, head: int) -> list[int]:
+        """Active sequences that were let past this head of the queue (0021)."""
+        return [name for name, entry in self.active.items() if entry.passed == head]
 
     def reservation(self, entry: Entry, pool: int) -> int:
         """Pages promised to an active sequence: its entitlement less what it holds (0003), or none at all."""

@@ -23,6 +23,10 @@ class Inspection:
         """Queued requests, the head first."""
         return list(self.books.queued)
 
+    def passers(self) -> list[int]:
+        """Active sequences that were let past the head of the queue (0021)."""
+        return self.books.passers(self.queue[0]) if self.queue else []
+
     def consuming(self) -> frozenset[int]:
         """Queued requests that may take a continuation whatever its session."""
         return frozenset([name for name, entry in self.books.queued.items() if entry.consume])

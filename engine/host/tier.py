@@ -130,6 +130,10 @@ class HostTier:
         self.under_way[page.transfer].transfer.drop(page.page)
         self._touched.transfers.add(page.transfer)
 
+    def moving(self) -> Iterator[LogicalPage]:
+        """Yield the pages of transfers under way, those included that have ended: one end of each is a Device page."""
+        return (_logical(move.page) for one in self.under_way.values() for move in one.transfer.moves)
+
     def progress(self) -> list[tuple[int, Transfer]]:
         """End the transfers whose copies are over as far as the host knows; return them in order of their numbers."""
         over = [(n, one.transfer) for n, one in self.under_way.items() if one.transfer.progress()]

@@ -83,6 +83,7 @@ class TorchPagedAdapter:
             works_per_unit=1,
             backends=frozenset(),
             host=False,
+            backfills=False,
             profiles=tuple(_DTYPES),
             snapshot_parts=PARTS,
             unchecked=UNCHECKED,

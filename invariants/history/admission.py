@@ -14,6 +14,7 @@ from kvcrucible.invariants.history.checkpoints import unmark
 from kvcrucible.invariants.history.index import common_prefix
 from kvcrucible.invariants.history.ledger import Ledger
 from kvcrucible.invariants.history.outcome import Broken
+from kvcrucible.invariants.history.passing import Passing
 from kvcrucible.invariants.history.records import Holder
 from kvcrucible.invariants.history.room import make_room, require_all_used, short, take_continuation
 from kvcrucible.invariants.history.rows import activate
@@ -47,14 +48,22 @@ def schedule(ledger: Ledger, line: history.Schedule) -> None:
     if line.refused is not None:
         raise Broken("refusal-due", "schedule is never refused")
     evicted, given_up = list(line.evicted), list(line.given_up)
+    passing: Passing | None = None
     for admission in line.admitted:
-        _admit(ledger, admission, evicted, given_up)
-    if line.wait is not None:
+        if passing is None and _begins_to_pass(ledger, line, admission):
+            assert line.wait is not None
+            # Why the head waits is judged where it was tried: those who pass may take the last row.
+            wait(ledger, line.wait, line.started, evicted, given_up)
+            passing = Passing(ledger, ledger.queue[line.wait.sequence])
+        _admit(ledger, admission, evicted, given_up, passing)
+    if line.wait is not None and passing is None:
         wait(ledger, line.wait, line.started, evicted, given_up)
-    elif line.started:
+    elif line.wait is None and line.started:
         raise Broken("outcome", "transfers are started for a request that does not wait")
     require_all_used(evicted, "schedule")
     require_all_used(given_up, "schedule")
+    if passing is not None:
+        return
     if line.wait is not None:
         if ledger.shows_fifo and line.wait.why is WaitingKind.BEHIND_HEAD:
             raise Broken("admission-order", "schedule stops at the head of the queue, which is behind nobody")
@@ -62,6 +71,14 @@ def schedule(ledger: Ledger, line: history.Schedule) -> None:
         raise Broken(
             "outcome", f"schedule ends without a word of {next(iter(ledger.queue))}, the head of the queue"
         )
+
+
+def _begins_to_pass(ledger: Ledger, line: history.Schedule, told: history.Admission) -> bool:
+    """Whether an admission is not that of the head, which the line says waits, and the engine lets requests pass."""
+    if not ledger.shows_fifo or not ledger.header.lookahead or line.wait is None:
+        return False
+    head = next(iter(ledger.queue), None)
+    return told.sequence in ledger.queue and head not in (told.sequence, None) and line.wait.sequence == head
 
 
 def wait(
@@ -189,16 +206,24 @@ def _move_need(
 # -- carrying out ------------------------------------------------------------------------------------------------------
 
 
-def _admit(ledger: Ledger, told: history.Admission, evicted: list[int], given_up: list[int]) -> None:
+def _admit(
+    ledger: Ledger,
+    told: history.Admission,
+    evicted: list[int],
+    given_up: list[int],
+    passing: Passing | None = None,
+) -> None:
     """Judge one admission, and carry it out; takes those who are released for it off ``evicted``, and those who lose
-    copies off ``given_up``.
+    copies off ``given_up``.  ``passing``: the head waits, and this request is let past it.
     """
     what = f"admission of {told.sequence}"
     row = judge.due_row([(operations.TryAdmit, _facts(ledger, told.sequence))])
     if row is not None:
         raise Broken(row.name, f"{what} was carried out; due: {_due(row.kind)}: {row.statement}")
     holder = ledger.queue[told.sequence]
-    if ledger.shows_fifo and next(iter(ledger.queue)) != holder.id:
+    if passing is not None:
+        passing.require(holder)
+    elif ledger.shows_fifo and next(iter(ledger.queue)) != holder.id:
         raise Broken("admission-order", f"{what}, while {next(iter(ledger.queue))} heads the queue")
     if not holder.sinks.isdisjoint(ledger.transfers):
         raise Broken("outcome", f"{what}, while what sinks for it is on its way")

@@ -62,6 +62,11 @@ class Ledger:
         self.continuations: OrderedDict[int, Holder] = OrderedDict()
         self.rows: dict[int, int] = {}
         self.actives = 0
+        #: The head of the queue that was passed last, how many active ones have passed it, and their entitlements.
+        self.passed_head: int | None = None
+        self.passers, self.passers_pages = 0, [0 for _ in self.pools]
+        #: Entries looked at to judge who may pass.
+        self.looked_at = 0
         self.active_sessions: dict[str, int] = {}
         self.kept_sessions: dict[str, int] = {}
         #: Physical pages, as (pool, page): the unit's end for which they wait, or the sequence that is promised them.

@@ -55,7 +55,8 @@ class Page:
 class Holder:
     """One sequence id from its request to its end.
 
-    ``runs``: its prompt, then all that was appended; only the first ``frontiers[0]`` tokens are committed.  ``prompt``:
+    ``passed``: the head of the queue that it was let past.  ``runs``: its prompt, then all that was appended; only the
+    first ``frontiers[0]`` tokens are committed.  ``prompt``:
     positions of the prompt.  ``returned``: for each pool (page, stamp) of what came back to its reservation and is not
     at rest, the latest last.  ``marks``: (checkpoint, frontier) in order of frontiers.
     """
@@ -73,6 +74,7 @@ class Holder:
         "marks",
         "moving",
         "pages",
+        "passed",
         "pinned",
         "prompt",
         "returned",
@@ -112,6 +114,7 @@ class Holder:
         self.begun = self.ended = 0
         self.cancelled = self.pinned = False
         self.row: int | None = None
+        self.passed: int | None = None
         #: Transfers that hold one of its pages, and pages that are visible on Host.
         self.moving = self.away = 0
         #: While queued: continuations of which a restore was started for it.

@@ -35,5 +35,9 @@ def deactivate(ledger: Ledger, holder: Holder) -> None:
         del ledger.rows[holder.row]
         holder.row = None
     ledger.actives -= 1
+    if holder.passed is not None and holder.passed == ledger.passed_head:
+        ledger.passers -= 1
+        for pool in ledger.pools:
+            ledger.passers_pages[pool] -= ledger.needed(holder.limit, pool)
     if holder.session is not None:
         del ledger.active_sessions[holder.session]

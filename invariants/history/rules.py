@@ -20,7 +20,11 @@ RULES: dict[str, tuple[str, str]] = {
         "the need is met.",
         "4.9, decision 0003",
     ),
-    "admission-order": ("Requests are admitted in the order in which they were submitted.", "4.8"),
+    "admission-order": (
+        "Requests are admitted in the order in which they were submitted, but for those of the look-ahead that pass a "
+        "head that waits; none passes an earlier one of its session.",
+        "4.8, decision 0021",
+    ),
     "candidate-order": ("Of the ways to start a request the first that fits is taken.", "4.9"),
 }
 

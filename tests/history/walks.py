@@ -35,7 +35,7 @@ from kvcrucible.reference.accounting import AccountingModel
 SHOWS = [Shown.TOKENS, Shown.HITS, Shown.REFUSALS, Shown.FIFO, Shown.LRU, Shown.FENCES, Shown.RETURNS]
 
 
-def config_of(pools: int, host: bool) -> EngineConfig:
+def config_of(pools: int, host: bool, lookahead: int = 0) -> EngineConfig:
     """Return a small engine, in which everything is soon short."""
 
     def pool(name: str, pages: int, size: int) -> PoolSpec:
@@ -44,16 +44,22 @@ def config_of(pools: int, host: bool) -> EngineConfig:
         return PoolSpec(name, pages, size, (planes,) if host else ())
 
     specs = [pool("main", 14, 4), pool("draft", 22, 2)][:pools]
-    return EngineConfig(tuple(specs), 24, 4, HostSpec(1 << 24, 256) if host else None)
+    return EngineConfig(tuple(specs), 24, 4, HostSpec(1 << 24, 256) if host else None, lookahead=lookahead)
 
 
 class Walk:
     """A random walk: :meth:`step` gives an operation's line, with what the model says that it comes to."""
 
     def __init__(
-        self, seed: int, pools: int = 1, host: bool = False, immediate: bool = True, reserves: bool = True
+        self,
+        seed: int,
+        pools: int = 1,
+        host: bool = False,
+        immediate: bool = True,
+        reserves: bool = True,
+        lookahead: int = 0,
     ) -> None:
-        self.config = config_of(pools, host)
+        self.config = config_of(pools, host, lookahead)
         self.header: Header = header_of(self.config, "model", SHOWS)
         self.header = history.msgspec.structs.replace(self.header, reserves=reserves)
         self.model = AccountingModel(self.config, Capabilities("model", reserves=reserves), immediate)

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from kvcrucible.cli import replay as replay_command
 from kvcrucible.contract.errors import ExitStatus, InputError
 from kvcrucible.engine import relief
-from kvcrucible.invariants.history import Judgement, check_file
+from kvcrucible.invariants.history.check import check_file
+from kvcrucible.invariants.history.outcome import Judgement
 from kvcrucible.perf.replay import Replay
 from kvcrucible.perf.replay_figures import Figures
 from kvcrucible.perf.replay_settings import ReplaySettings
