@@ -11,6 +11,7 @@ from kvcrucible.contract.operations import (
     Finish,
     Fork,
     Pin,
+    Release,
     Restore,
     Schedule,
     Submit,
@@ -47,12 +48,18 @@ class Returns(Moving):
         """
         model = self.lock.model
         self.take(*(Cancel(request) for request in model.queue))
-        kept = self.movable(route.back)
+        self.take(*(Release(one) for one in model.continuations() if not model.pinned(one)))
+        self.settle()
+        # Short, so that it has room on Host, where little may be left; of tokens that nobody else has.
+        source, tokens = 1000 + model.books.next_sequence, self.page_size + 1 + route.back
+        kept = self.fresh(source, tokens)
+        if kept is None and not model.queue:
+            self.take(*(Cancel(one) for one in model.sequences() if not model.in_flight(one)))
+            self.settle()
+            kept = self.fresh(source, tokens)
         if kept is None:
-            kept = self.grown()
-            if kept is None:
-                return
-            self.take(Finish(kept))
+            return
+        self.take(Finish(kept))
         if kept not in model.continuations() or not model.movable(kept):
             return
         self.take(Demote(kept))
