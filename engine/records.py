@@ -117,7 +117,10 @@ class Continuation:
     def hidden(self, tier: Tier) -> Iterator[LogicalPage]:
         """Yield its pages that have a copy in ``tier`` and are visible in the other."""
         for page in self.pages():
-            if not page.only_on_device and page.visible is not tier and page.replicas.at(tier) is not None:
+            if page.only_on_device:
+                continue
+            replicas = page.replicas
+            if replicas.visible is not tier and replicas.at(tier) is not None:
                 yield page
 
     @property

@@ -11,6 +11,7 @@ from kvcrucible.contract.operations import (
     Finish,
     Fork,
     Pin,
+    Release,
     Restore,
     Schedule,
     Submit,
@@ -45,11 +46,27 @@ class Returns(Moving):
         """Demote a continuation and ask for what it holds, all of it or a part; the restore succeeds or is cancelled,
         and a second request waits behind.
         """
-        kept, model = self.movable(route.back), self.lock.model
-        if kept is None or model.queue:
+        model = self.lock.model
+        self.take(*(Cancel(request) for request in model.queue))
+        self.take(*(Release(one) for one in model.continuations() if not model.pinned(one)))
+        self.settle()
+        # Short, so that it has room on Host, where little may be left; of tokens that nobody else has.
+        source, tokens = 1000 + model.books.next_sequence, self.page_size + 1 + route.back
+        kept = self.fresh(source, tokens)
+        if kept is None and not model.queue:
+            self.take(*(Cancel(one) for one in model.sequences() if not model.in_flight(one)))
+            self.settle()
+            kept = self.fresh(source, tokens)
+        if kept is None:
+            return
+        self.take(Finish(kept))
+        if kept not in model.continuations() or not model.movable(kept):
             return
         self.take(Demote(kept))
         self.settle()
+        if route.back == 2:
+            # Something large stands in the way that is too large to sink.
+            self.fill(route)
         if kept not in model.continuations():
             return
         frontier = model.frontier(kept)
@@ -92,17 +109,22 @@ class Returns(Moving):
                 if left[0] in model.continuations():
                     self.take(kind(left[0], True))
                     self.settle()
-        if route.back == 1:
-            self.take(*(Pin(one) for one in left[1:2] if one in model.continuations()))
+        if route.back == 1 or route.release:
+            # With copies on Host, if there are any: these may be given up, pinned or not.
+            some = left[1 - route.release :][:1]
+            self.take(*(Pin(one) for one in some if one in model.continuations()))
         self.fill(route)
         if route.keep and not route.cut:
             # Once more, so that what has sunk may have to make room for what sinks now.
             self.fill(route)
 
     def fill(self, route: Route) -> None:
-        """Ask for the whole pool, or nearly; wait, and leave a continuation of it."""
+        """Ask for all that can be had, or nearly; wait, and leave a continuation of it."""
         model = self.lock.model
-        wanted = max(1, self.lock.setting.placeable_tokens - route.back * self.page_size)
+        pools = self.lock.setting.engine_config().pools
+        there = [pages * pool.page_size for pages, pool in zip(model.available_pages(), pools, strict=True)]
+        most = min(self.lock.setting.placeable_tokens, *there)
+        wanted = max(1, most - route.back % 2 * self.page_size)
         alive = set(model.sequences())
         self.take(Submit(run(route.source + 20, 700, wanted), 0), Schedule())
         if route.down and not route.keep:
