@@ -21,9 +21,14 @@ class BackfillRules(SuccessionRules):
         more=st.sampled_from((1, 1, 2, -1)),
         busy=st.booleans(),
         pinned=st.booleans(),
-        behind=st.lists(st.tuples(st.booleans(), st.sampled_from((0, 1, -1, -2))), min_size=1, max_size=3),
+        behind=st.lists(
+            st.tuples(st.sampled_from((True, True, False)), st.sampled_from((0, 0, -1))),
+            min_size=1,
+            max_size=2,
+        ),
+        last=st.sampled_from((1, 1, 0)),
         source=st.sampled_from(SOURCES),
-        together=st.booleans(),
+        together=st.sampled_from((False, False, True)),
         keep=st.booleans(),
         finish=st.sampled_from((True, True, False)),
     )
@@ -34,6 +39,7 @@ class BackfillRules(SuccessionRules):
         busy: bool,
         pinned: bool,
         behind: list[tuple[bool, int]],
+        last: int,
         source: int,
         together: bool,
         keep: bool,
@@ -42,7 +48,8 @@ class BackfillRules(SuccessionRules):
         """Queue a request for ``more`` pages than can be had, or of a session that is active, and small ones behind it;
         then let those end that were there before, so that the head starts beside who has passed it.
 
-        ``behind``: of each whether it begins with what another holds, and how many pages more than may pass it takes.
+        ``behind``: of each whether it begins with what another holds, and how many pages more than may pass it takes;
+        one of its own comes after them and takes ``last`` more.
         """
         model = self.lock.model
         if model.queue or not self.capabilities.backfills:
@@ -69,13 +76,14 @@ class BackfillRules(SuccessionRules):
         size = self.placeable(max(1, size), 0, large=False)
         self.take(Submit(run(source, 700, 1), size - 1, session))
         asked = 0
-        for number, (known, beyond) in enumerate(behind):
+        wanted = [*behind, (pick % 3 > 0, last)]
+        for number, (known, beyond) in enumerate(wanted):
             length = self.placeable(max(1, self._beside_the_head(asked, beyond)), 0, large=False)
             tokens = model.tokens(longest) if known and longest in model.sequences() else ()
             prompt = prefix(canonical([*prefix(tokens, length - 1), (source, 710, 1)]), length)
             self.take(Submit(prompt, length - count(prompt)))
             asked = asked + length if together else 0
-            if not together or number == len(behind) - 1:
+            if not together or number == len(wanted) - 1:
                 self.take(Schedule())
         passers = model.passers()
         if finish:

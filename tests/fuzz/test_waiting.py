@@ -60,6 +60,7 @@ def _first_candidate_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "plan", plan)
 
 
+@pytest.mark.slow
 def test_without_its_fallback_the_campaign_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oracle alone tells it: what the model predicts is not asked."""
     monkeypatch.setattr(lockstep, "judge_outcome", lambda *_: [])
