@@ -61,8 +61,8 @@ def judge_passing(
 
 
 def hits(outcome: Outcome, observation: Observation) -> Iterator[str]:
-    """Yield what became of each request that some checkpoint shared its first token with: the mode of its admission, or
-    ``waits`` where it waits for pages.
+    """Yield what became of each request that some checkpoint shared its first token with, whether or not its owner can
+    be a source: the mode of its admission, or ``waits`` where it waits for pages.
     """
     for one in admissions(outcome.value):
         if _has_hit(observation, one.sequence):
