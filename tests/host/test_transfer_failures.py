@@ -1,7 +1,7 @@
 """An injected failure at each phase of each transfer, for every k-th copy, leaves the same digest as before.
 
 Verifies, for demotion and restoration, with and without ``keep``, with and without clean copies at the destination, in
-every combination of pools: failure to reserve, failure to queue, each copy failing with and without its effect, a
+every combination of pools: failure to reserve, failure to queue, an error that nobody foresees, each copy failing with and without its effect, a
 transfer found stale, and a cancel in each phase that the engine can be asked in.  The digest is the whole snapshot and
 every committed byte of what is visible, but for generations, serials and the order of free pages.  Afterwards the same
 operation succeeds, the content is exact, and when all is drained the free set is the initial one.
@@ -22,7 +22,7 @@ from kvcrucible.contract.operations import TransferEnded, TransferOutcome
 from kvcrucible.contract.snapshot import Tier
 from kvcrucible.engine.host.phases import Phase
 from kvcrucible.engine.host.tier import HostTier
-from kvcrucible.engine.streams import EffectFailed, SimulatedDevice
+from kvcrucible.engine.streams import EffectFailed, ImmediateDevice, SimulatedDevice
 from kvcrucible.engine.streams.strategies import Failing, InOrder
 from kvcrucible.engine.streams.strategy import EffectOutcome
 
@@ -56,9 +56,9 @@ CASES = [
 class Prepared:
     """An engine in which ``case``'s transfer can start; ``before`` is its digest."""
 
-    def __init__(self, case: Case, device: SimulatedDevice | None = None) -> None:
+    def __init__(self, case: Case, device: Any = None) -> None:
         self.case = case
-        self.device = SimulatedDevice() if device is None else device
+        self.device: Any = SimulatedDevice() if device is None else device
         self.bench = bench = TierBench(config(*case.backend), self.device)
         self.engine = engine = bench.engine
         first = scattered(bench, 18, session="s")
@@ -145,25 +145,24 @@ def test_whichever_copy_fails_nothing_has_changed(case: Case) -> None:
 def test_whichever_copy_cannot_be_queued_nothing_has_changed(case: Case) -> None:
     for k in range(copies_of(case)):
         prepared = Prepared(case)
-        refuse_after(prepared.device, k)
+        stream: Any = prepared.device.stream("copy")
+        raise_after(stream, k, EffectFailed("the copy stream takes nothing"))
         transfer = prepared.start()
         assert not prepared.engine.progress().transfers
-        del prepared.device.stream("copy").submit  # type: ignore[misc]
+        del stream.submit
         prepared.came_to_nothing(transfer, failed=True)
 
 
-def refuse_after(device: SimulatedDevice, effects: int) -> None:
-    """Let the copy stream take ``effects`` more effects and then none."""
-    stream = device.stream("copy")
-    take = stream.submit
-    left = iter(range(effects))
+def raise_after(stream: Any, effects: int, error: Exception) -> None:
+    """Let ``stream`` take ``effects`` more effects and then raise ``error`` for each."""
+    take, left = stream.submit, iter(range(effects))
 
     def submit(effect: Any, label: str = "") -> None:
         if next(left, None) is None:
-            raise EffectFailed("the copy stream takes nothing")
+            raise error
         take(effect, label)
 
-    stream.submit = submit  # type: ignore[method-assign]
+    stream.submit = submit
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -249,3 +248,34 @@ def test_the_digest_tells_a_byte_and_a_counter() -> None:
     assert prepared.bench.digest() == prepared.before
     prepared.engine.pools[0].reserve(1)
     assert prepared.bench.digest() != prepared.before
+
+
+@pytest.mark.parametrize("lagging", [False, True], ids=["at-once", "lags"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_whichever_copy_raises_an_unforeseen_error_as_it_is_queued_nothing_has_changed(
+    case: Case, lagging: bool
+) -> None:
+    """It passes through; what was queued before it has run or never will."""
+    for k in range(copies_of(case)):
+        prepared = Prepared(case, SimulatedDevice() if lagging else ImmediateDevice())
+        stream: Any = prepared.device.stream("copy")
+        raise_after(stream, k, RuntimeError("the device is unwell"))
+        with pytest.raises(RuntimeError, match="unwell"):
+            prepared.start()
+        assert prepared.bench.digest() == prepared.before
+        assert not prepared.tier.under_way
+        assert not lagging or not any(step.label for step in prepared.device.steps()), "a copy may still run"
+        del stream.submit
+        prepared.succeeds()
+
+
+def test_an_unforeseen_error_on_a_lagging_device_is_a_failed_copy() -> None:
+    """It reaches whoever made the effect run; what it has not copied is not published."""
+    prepared = Prepared(CASES[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepared.tier.memory, "pack", lambda *_: 1 // 0)
+        transfer = prepared.start()
+        for _ in range(copies_of(CASES[0])):
+            with pytest.raises(ZeroDivisionError):
+                prepared.device.synchronize()
+    prepared.came_to_nothing(transfer, failed=True)
