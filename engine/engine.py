@@ -52,8 +52,8 @@ class Engine:
     ``storage``: the pool's storage on an engine of Main alone, else one for each pool in their order; None stores
     nothing.  ``device``: table uploads and tail copies go to its stream "compute", transfers to "copy"; None runs
     everything at once.  ``host_memory``: the bytes behind the Host tier's arena; None stores nothing.  Raises
-    ``BadArgument`` where the number of storages is another, their planes are not those that the pools declare, or the
-    host memory is smaller than the arena.  ``policy``: who yields first when room is made; None builds the one that the
+    ``BadArgument`` where the number of storages is another, their planes are not those that the pools declare, the host
+    memory is smaller than the arena, or one of memory and storages stores something and not the other.  ``policy``: who yields first when room is made; None builds the one that the
     configuration names.
 
     ``touched`` collects what operations changed, until whoever watches replaces its contents with

@@ -1,10 +1,11 @@
 """An injected failure at each phase of each transfer, for every k-th copy, leaves the same digest as before.
 
 Verifies, for demotion and restoration, with and without ``keep``, with and without clean copies at the destination, in
-every combination of pools: failure to reserve, failure to queue, an error that nobody foresees, each copy failing with and without its effect, a
-transfer found stale, and a cancel in each phase that the engine can be asked in.  The digest is the whole snapshot and
-every committed byte of what is visible, but for generations, serials and the order of free pages.  Afterwards the same
-operation succeeds, the content is exact, and when all is drained the free set is the initial one.
+every combination of pools: failure to reserve, failure to queue, an error that nobody foresees, each copy failing with
+and without its effect, a transfer found stale, and a cancel in each phase that the engine can be asked in.  The digest
+is the whole snapshot and every committed byte of what is visible, but for generations, serials and the order of free
+pages.  Afterwards the same operation succeeds, the content is exact, and when all is drained the free set is the
+initial one.
 Does not verify: cancels before a transfer is queued; those are the state machine's, in test_transfer.py.
 """
 
