@@ -384,7 +384,7 @@ def test_storages_are_what_their_pools_declare() -> None:
 def test_a_host_memory_without_bytes_behind_real_planes_is_refused() -> None:
     """A restore would report success and bring back nothing."""
     b = bench("draft")
-    with pytest.raises(BadArgument, match="storage holds planes, the host memory nothing.*TorchHostMemory"):
+    with pytest.raises(BadArgument, match=r"storage holds planes, the host memory nothing.*TorchHostMemory"):
         Engine(b.engine.config, b.storages)
     Engine(replace(b.engine.config, host=None), b.storages)
 
@@ -394,9 +394,9 @@ def test_a_host_memory_with_bytes_behind_a_storage_without_planes_is_refused() -
     from kvcrucible.engine.storage.null import NullStorage
 
     b = bench("draft")
-    with pytest.raises(BadArgument, match="pool 0.*storage holds nothing, the host memory real bytes"):
+    with pytest.raises(BadArgument, match=r"pool 0.*storage holds nothing, the host memory real bytes"):
         Engine(b.engine.config, host_memory=b.memory)
-    with pytest.raises(BadArgument, match="pool 1.*storage holds nothing"):
+    with pytest.raises(BadArgument, match=r"pool 1.*storage holds nothing"):
         Engine(b.engine.config, [b.storages[0], NullStorage()], host_memory=b.memory)
     Engine(b.engine.config)
 
