@@ -5,7 +5,8 @@ every combination of pools: failure to reserve, failure to queue, an error that 
 and without its effect, a transfer found stale, and a cancel in each phase that the engine can be asked in.  The digest
 is the whole snapshot and every committed byte of what is visible, but for generations, serials and the order of free
 pages.  Afterwards the same operation succeeds, the content is exact, and when all is drained the free set is the
-initial one.
+initial one.  The exception, stated in decision 0013: what a restore has released to make room stays released, and
+nothing else differs.
 Does not verify: cancels before a transfer is queued; those are the state machine's, in test_transfer.py.
 """
 
@@ -30,7 +31,7 @@ from kvcrucible.engine.streams.strategy import EffectOutcome
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from tier_bench import TierBench, config, scattered  # noqa: E402
+from tier_bench import TierBench, config, kept, scattered  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -174,8 +175,8 @@ def test_a_destination_that_is_full_refuses_and_nothing_has_changed(case: Case) 
     else:
         reservations = [(pool, pool.reserve(pool.free)) for pool in prepared.engine.pools]
         prepared.engine.pin(prepared.kept)
-        for kept in prepared.engine.cache.continuations:
-            prepared.engine.pin(kept)
+        for one in prepared.engine.cache.continuations:
+            prepared.engine.pin(one)
     full = prepared.bench.digest()
     with pytest.raises(HostGeometry if case.source is Tier.DEVICE else DeviceCapacity):
         prepared.start()
@@ -187,8 +188,8 @@ def test_a_destination_that_is_full_refuses_and_nothing_has_changed(case: Case) 
     else:
         for pool, reservation in reservations:
             pool.close(reservation)
-        for kept in prepared.engine.cache.continuations:
-            prepared.engine.pin(kept, False)
+        for one in prepared.engine.cache.continuations:
+            prepared.engine.pin(one, False)
     assert prepared.bench.digest() == prepared.before
     prepared.succeeds()
 
@@ -236,6 +237,46 @@ def test_a_copy_that_fails_while_its_transfer_is_cancelled_is_told(case: Case) -
     prepared.engine.cancel_transfer(transfer)
     prepared.device.strategy = Failing(InOrder(), f"transfer {transfer}", {1})
     prepared.came_to_nothing(transfer, failed=True)
+
+
+@pytest.mark.parametrize("why", ["fails", "cancelled", "unforeseen"])
+def test_a_restore_that_makes_room_and_comes_to_nothing_leaves_all_but_what_it_released(why: str) -> None:
+    """Exactly as if the evicted continuation had been released and no restore asked for."""
+
+    def prepared() -> tuple[TierBench, int, int]:
+        bench = TierBench(config(pages=6), SimulatedDevice())
+        away = kept(bench, 16)
+        bench.engine.demote(away)
+        bench.moved()
+        return bench, away, kept(bench, 16, source=5)
+
+    bench, away, victim = prepared()
+    engine = bench.engine
+    before = bench.digest()
+    stream: Any = engine.device.stream("copy")
+    if why == "unforeseen":
+        raise_after(stream, 0, RuntimeError("the device is unwell"))
+        with pytest.raises(RuntimeError, match="unwell"):
+            engine.restore(away)
+        assert engine.evicted == [victim]
+        del stream.submit
+    else:
+        transfer = engine.restore(away)
+        assert engine.evicted == [victim]
+        if why == "fails":
+            assert isinstance(engine.device, SimulatedDevice)
+            engine.device.strategy = Failing(InOrder(), f"transfer {transfer}", {1})
+        else:
+            engine.cancel_transfer(transfer)
+        assert bench.moved() == TransferEnded(transfer, TransferOutcome.ABANDONED, why == "fails")
+    assert bench.digest() != before
+    bench.check(away)
+
+    other, _, released = prepared()
+    assert other.digest() == before
+    other.engine.release(released)
+    assert bench.digest() == other.digest()
+    bench.drain()
 
 
 def test_the_digest_tells_a_byte_and_a_counter() -> None:
