@@ -349,6 +349,20 @@ def test_the_arena_hands_over_what_it_takes_back() -> None:
     b.check(second)
 
 
+@pytest.mark.parametrize("backend", [(), ("draft",)])
+def test_bytes_moved_are_those_of_the_pages_copied(backend: tuple[str, ...]) -> None:
+    """Two and a half pages in each pool, pages of 4 rows of 2 layers, 2 heads, 16 elements, K and V, 4 bytes."""
+    b = bench(*backend)
+    sequence = kept(b, 10)
+    b.engine.demote(sequence)
+    b.moved()
+    due = (1 + len(backend)) * 3 * (4 * 2 * 2 * 16 * 2 * 4)
+    assert (b.engine.work.bytes_demoted, b.engine.work.bytes_restored) == (due, 0)
+    b.engine.restore(sequence)
+    b.moved()
+    assert (b.engine.work.bytes_demoted, b.engine.work.bytes_restored) == (due, due)
+
+
 # -- construction and observation --------------------------------------------------------------------------------------
 
 
