@@ -127,6 +127,14 @@ class HostGeometry(Refusal):
 REFUSALS: dict[RefusalKind, type[Refusal]] = {cls.kind: cls for cls in Refusal.__subclasses__()}
 
 
+class EngineLost(CrucibleError):
+    """The device has not written what the engine's bookkeeping says is there; nothing that it holds may be read.
+
+    No refusal: something has changed, and no later operation is carried out.  The message names the unit, or what else
+    was queued last before the failure became known.
+    """
+
+
 class InputError(CrucibleError):
     """A file or an option that cannot be used; the message names the file, the line and the remedy."""
 

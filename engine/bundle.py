@@ -11,8 +11,9 @@ from kvcrucible.engine import admission
 from kvcrucible.engine.cache import ContextCache
 from kvcrucible.engine.pages import PageLedger
 from kvcrucible.engine.pool import PagePool, Reservation
-from kvcrucible.engine.records import Continuation, Mark
+from kvcrucible.engine.records import Continuation, Mark, Sequence
 from kvcrucible.engine.space import AddressSpace, CopyColumns
+from kvcrucible.engine.tables import ExecutionTables
 
 
 @dataclass(slots=True)
@@ -100,19 +101,22 @@ def _move(
     return Bundle(source.spaces, reservations, marks)
 
 
-def truncate_space(
-    pool: PagePool,
+def cut_bundle(
+    pools: Seq[PagePool],
     ledger: PageLedger,
-    space: AddressSpace,
-    reservation: Reservation,
+    tables: Seq[ExecutionTables],
+    record: Sequence,
     position: int,
-    whole: int,
     copy: CopyColumns,
 ) -> None:
-    """Cut an active sequence's space that stands above ``position``; first its reservation is extended so that it can
-    grow again to ``whole`` pages.
+    """Cut every space of an idle sequence that stands above ``position``, and its rows; room has been made.
+
+    First each reservation is extended, so that the sequence can grow again to all that it was admitted for.
     """
-    dropped = space.cut_drops(position)
-    pool.extend(reservation, sum(page.shared for page in dropped))
-    space.truncate(ledger, reservation, position, copy)
-    assert reservation.remaining + len(space.pages) == whole
+    for space, reservation, whole in zip(record.spaces, record.reservations, record.entitlement, strict=True):
+        if position < space.frontier:
+            dropped = space.cut_drops(position)
+            pools[space.pool].extend(reservation, sum(page.shared for page in dropped))
+            space.truncate(ledger, reservation, position, copy)
+            assert reservation.remaining + len(space.pages) == whole
+            tables[space.pool].repeat(record.row, space.devices())

@@ -31,7 +31,7 @@ from kvcrucible.contract.snapshot import Touched
 from kvcrucible.contract.tokens import Tokens, count, prefix
 from kvcrucible.engine import admission, backfill, guards, movement, starting, units
 from kvcrucible.engine.admission import Plan
-from kvcrucible.engine.bundle import truncate_space
+from kvcrucible.engine.bundle import cut_bundle
 from kvcrucible.engine.cache import ContextCache
 from kvcrucible.engine.pages import LogicalPage, PageLedger
 from kvcrucible.engine.policies import Policy, policy_of
@@ -41,7 +41,7 @@ from kvcrucible.engine.records import Continuation, Request, Sequence, Unit, req
 from kvcrucible.engine.space import close_spaces
 from kvcrucible.engine.storage.interface import HostMemory, Storage
 from kvcrucible.engine.storage.null import per_pool
-from kvcrucible.engine.streams import Device, ImmediateDevice, UnitFences
+from kvcrucible.engine.streams import AnsweredStream, Device, ImmediateDevice, UnitFences
 from kvcrucible.engine.tables import RowLeases, tables_of
 from kvcrucible.engine.work import WorkCounters
 
@@ -52,13 +52,13 @@ class Engine:
     ``storage``: the pool's storage on an engine of Main alone, else one for each pool in their order; None stores
     nothing.  ``device``: table uploads and tail copies go to its stream "compute", transfers to "copy"; None runs
     everything at once.  ``host_memory``: the bytes behind the Host tier's arena; None stores nothing.  Raises
-    ``BadArgument`` where the number of storages is another, their planes are not those that the pools declare, or the
-    host memory is smaller than the arena.  ``policy``: who yields first when room is made; None builds the one that the
-    configuration names.
+    ``BadArgument`` where the number of storages is another, their planes are not those that the pools declare, the host
+    memory is smaller than the arena, or one of memory and storages stores something and not the other.  ``policy``: who
+    yields first when room is made; None builds the one that the configuration names.  Once an effect on the compute
+    stream has failed, every operation raises ``EngineLost``, which is no refusal (decision 0013).
 
     ``touched`` collects what operations changed, until whoever watches replaces its contents with
-    :func:`kvcrucible.engine.observe.drain`.  ``evicted`` lists the continuations that the last operation released
-    to make room.
+    :func:`kvcrucible.engine.observe.drain`.  ``evicted``: continuations that the last operation released to make room.
     """
 
     def __init__(
@@ -73,7 +73,8 @@ class Engine:
         self.config = config
         self.storages = per_pool(config, storage)
         self.device: Device = device if device is not None else ImmediateDevice()
-        self.stream, self.copies = self.device.stream("compute"), self.device.stream("copy")
+        self.stream = AnsweredStream(self.device.stream("compute"))
+        self.copies = self.device.stream("copy")
         self.work = WorkCounters()
         self.touched = Touched()
         self.evicted: list[int] = []
@@ -108,7 +109,7 @@ class Engine:
 
         Raises ``BadArgument`` for an empty prompt or a negative ``max_new``, ``LimitExceeded`` for what can never run.
         """
-        self.evicted = []
+        self._enter()
         length = count(prompt)
         if length == 0:
             raise BadArgument("submit an empty prompt", "0 tokens", "give at least one token")
@@ -121,7 +122,7 @@ class Engine:
 
     def schedule(self) -> Scheduled:
         """Admit from the head of the queue until it is empty or its head has to wait; then let pass who may."""
-        self.evicted, self.given_up = [], []
+        self._enter()
         admitted: list[Admitted] = []
         while self.queue:
             head = next(iter(self.queue.values()))
@@ -136,7 +137,7 @@ class Engine:
         """Admit ``sequence`` if it heads the queue and fits.  Raises ``StaleHandle`` or ``WrongState`` if it is not
         queued.
         """
-        self.evicted, self.given_up = [], []
+        self._enter()
         request = self.queue.get(sequence)
         if request is None:
             self._require_known(sequence)
@@ -153,7 +154,7 @@ class Engine:
         Raises the refusal of highest precedence over all works: ``StaleHandle``, ``WrongState``, ``RowInFlight``,
         ``BadArgument`` or ``LimitExceeded``.  Never lacks pages: they are reserved.
         """
-        self.evicted = []
+        self._enter()
         units.check(self, work)
         unit = self._next_unit
         self._next_unit += 1
@@ -166,7 +167,7 @@ class Engine:
 
         Raises ``StaleHandle`` for a unit that is not in flight.
         """
-        self.evicted = []
+        self._enter()
         record = self.units.pop(unit, None)
         if record is None:
             raise StaleHandle(f"end unit {unit}", f"in flight: {sorted(self.units)}", "end a unit once")
@@ -184,8 +185,11 @@ class Engine:
     def progress(self) -> Progressed:
         """Take note of units whose device effects are complete, end transfers whose copies are over, and free what is
         at rest; return what was noted since the last call.
+
+        Raises ``EngineLost`` where an effect on the compute stream failed, and from then on every operation does.
         """
-        self.evicted = []
+        self._enter()
+        self.stream.ask()
         done = self.fences.collect()
         ended = movement.end_transfers(self)
         for pool in self.pools:
@@ -201,7 +205,7 @@ class Engine:
         Raises ``StaleHandle``, ``WrongState``, ``RowInFlight``, ``BadArgument``, ``LimitExceeded``,
         ``SessionBusy``, ``NoRow`` or ``DeviceCapacity``.
         """
-        self.evicted = []
+        self._enter()
         asked = f"fork sequence {source} at {position}"
         self._require_known(source)
         if source in self.queue:
@@ -237,7 +241,7 @@ class Engine:
         Raises ``StaleHandle``, ``WrongState``, ``RowInFlight``, ``BadArgument``, or ``DeviceCapacity`` where shared
         pages would have to be reserved anew and do not fit.
         """
-        self.evicted = []
+        self._enter()
         asked = f"cut sequence {sequence} to {position}"
         record = self.active(sequence, asked)
         guards.require_idle(record, asked)
@@ -251,7 +255,7 @@ class Engine:
         dropped = [page for space in record.spaces for page in space.cut_drops(position)]
         self.make_room(asked, need, dropped)
         record.marks = self.cache.unmark_beyond(record.marks, position)
-        self._cut(record, position)
+        cut_bundle(self.pools, self.ledger, self.tables, record, position, self.copy_columns)
         self.cache.restamp(record.marks, record.spaces)
         record.tokens = prefix(record.tokens, position)
         record.prompt = min(record.prompt, position)
@@ -262,7 +266,7 @@ class Engine:
 
         Raises ``StaleHandle``, ``WrongState`` (also where some pool has no token committed) or ``RowInFlight``.
         """
-        self.evicted = []
+        self._enter()
         asked = f"checkpoint sequence {sequence}"
         record = self.active(sequence, asked)
         if record.smallest_frontier == 0:
@@ -275,7 +279,7 @@ class Engine:
 
         Raises ``StaleHandle``, ``WrongState`` or ``RowInFlight``.
         """
-        self.evicted = []
+        self._enter()
         asked = f"finish sequence {sequence}"
         record = self.active(sequence, asked)
         guards.require_idle(record, asked)
@@ -291,7 +295,7 @@ class Engine:
 
         Raises ``StaleHandle``, or ``WrongState`` for a continuation.
         """
-        self.evicted = []
+        self._enter()
         if self.queue.pop(sequence, None) is not None:
             return True
         record = self.active(sequence, f"cancel sequence {sequence}")
@@ -306,14 +310,14 @@ class Engine:
 
     def lookup(self, prompt: Tokens, identity: Identity = DEFAULT_IDENTITY) -> Hit | None:
         """Return what ``prompt`` would hit; changes nothing.  Raises ``BadArgument`` for an empty prompt."""
-        self.evicted = []
+        self._enter()
         if not prompt:
             raise BadArgument("look up an empty prompt", "0 tokens", "give at least one token")
         return self.cache.lookup(prompt, identity)
 
     def release(self, continuation: int) -> None:
         """Drop a continuation.  Raises ``StaleHandle``, or ``WrongState`` where it is none or pinned."""
-        self.evicted = []
+        self._enter()
         kept = self._continuation(continuation, f"release {continuation}")
         if kept.pinned:
             raise WrongState(f"release {continuation}", "it is pinned", "unpin it first")
@@ -321,7 +325,7 @@ class Engine:
 
     def pin(self, continuation: int, pinned: bool = True) -> None:
         """Protect a continuation from release, or stop doing so.  Raises ``StaleHandle`` or ``WrongState``."""
-        self.evicted = []
+        self._enter()
         kept = self._continuation(continuation, f"pin {continuation}")
         kept.pinned = pinned
         self.touched.continuations.add(continuation)
@@ -332,7 +336,7 @@ class Engine:
         Raises ``StaleHandle``, ``WrongState`` where it is none or nothing can move, ``BadArgument`` without a Host
         tier, or ``HostGeometry``.
         """
-        self.evicted = []
+        self._enter()
         return movement.demote(self, self._continuation(continuation, f"demote {continuation}"), keep)
 
     def restore(self, continuation: int, keep: bool = False) -> int:
@@ -341,15 +345,19 @@ class Engine:
         Raises ``StaleHandle``, ``WrongState`` where it is none or nothing can move, ``BadArgument`` without a Host
         tier, or ``DeviceCapacity``.
         """
-        self.evicted = []
+        self._enter()
         return movement.restore(self, self._continuation(continuation, f"restore {continuation}"), keep)
 
     def cancel_transfer(self, transfer: int) -> None:
         """Mark a transfer, so that ``progress`` abandons it.  Raises ``StaleHandle`` where it is over or unknown."""
-        self.evicted = []
+        self._enter()
         guards.require_transfer(self.host, transfer).cancel(transfer)
 
     # -- internals -----------------------------------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        self.stream.require_sound()
+        self.evicted, self.given_up = [], []
 
     def make_room(
         self,
@@ -400,16 +408,6 @@ class Engine:
         self._deactivate(record)
         self.cache.unmark_beyond(record.marks, -1)
         close_spaces(self.ledger, record.spaces)
-
-    def _cut(self, record: Sequence, position: int) -> None:
-        """Cut every space of an idle sequence that stands above ``position``; room has been made."""
-        for space, reservation, whole in zip(
-            record.spaces, record.reservations, record.entitlement, strict=True
-        ):
-            if position < space.frontier:
-                pool = self.pools[space.pool]
-                truncate_space(pool, self.ledger, space, reservation, position, whole, self.copy_columns)
-                self.tables[space.pool].repeat(record.row, space.devices())
 
     def release_all(self, victims: Seq[Continuation]) -> None:
         """Release continuations to make room."""

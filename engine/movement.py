@@ -36,7 +36,7 @@ def host_tier(engine: Engine, memory: HostMemory | None) -> HostTier | None:
         spec,
         engine.pools,
         engine.storages,
-        host_memory_of(spec, memory),
+        host_memory_of(spec, memory, engine.storages),
         engine.stream,
         engine.copies,
         partial(active_pages, engine),

@@ -100,7 +100,7 @@ def begin(engine: Engine, unit: int, work: Seq[Work]) -> Unit:
 def end(engine: Engine, unit: Unit, commit: bool) -> list[int]:
     """Thaw the rows, then commit or abort each part; return the sequences whose recorded cancel is now due."""
     # First, before anything else is submitted: the event is to stand right behind what the unit itself does.
-    fence = engine.fences.end(unit.unit, engine.stream.record())
+    fence = engine.fences.end(unit.unit, engine.stream.record(f"the end of unit {unit.unit}"))
     for pool, row, _ in unit.frozen:
         engine.tables[pool].thaw(row)
     cancelled: list[int] = []

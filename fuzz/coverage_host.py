@@ -263,6 +263,15 @@ _WHY: dict[str, tuple[str, Callable[[Seen, TransferState, TransferEnded], bool]]
             and any(move.page in _held_by_active(seen.before) for move in _living(one))
         ),
     ),
+    "taken-up-in-the-backend": (
+        "an active sequence holds pages of it, all in the backend",
+        lambda seen, one, ended: (
+            not one.cancelling
+            and not ended.failed
+            and {move.pool for move in _living(one) if move.page in _held_by_active(seen.before)} == {1}
+            and any(move.pool == 0 for move in _living(one))
+        ),
+    ),
     "abandoned-empty": ("all its pages have ended", lambda _, one, __: not _living(one)),
 }
 
@@ -272,7 +281,7 @@ for _name, (_reason, _where) in _WHY.items():
         f"a transfer is abandoned because {_reason}",
         _ended_with(TransferOutcome.ABANDONED, _where),
         Progress,
-        needs=HOST,
+        needs=Needs(backend=_name == "taken-up-in-the-backend", host=True),
     )
 
 
@@ -367,6 +376,19 @@ def _cut_pages(seen: Seen) -> list[PageState]:
 )
 def _cut_last(seen: Seen) -> bool:
     return any(page.in_transfer and page.references == 1 for page in _cut_pages(seen))
+
+
+@goal(
+    "cut-held-up-by-a-transfer",
+    "a cut is refused for want of pages that a transfer holds and nobody else",
+    Truncate,
+    needs=HOST,
+)
+def _cut_refused(seen: Seen) -> bool:
+    assert isinstance(seen.operation, Truncate)
+    return seen.outcome.refusal is RefusalKind.DEVICE_CAPACITY and any(
+        page.in_transfer and page.references == 1 for page in pages_of(seen.before, seen.operation.sequence)
+    )
 
 
 @goal(

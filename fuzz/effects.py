@@ -49,7 +49,12 @@ class ShowsEffects(Protocol):
         """
 
     def copied_columns(self) -> tuple[int, ...]:
-        """Return, per pool, how many token columns page copies have moved since the engine was built."""
+        """Return, per pool, how many token columns page copies have moved since the engine was built; counted as they
+        run, and not by the engine.
+        """
+
+    def all_ran(self) -> bool:
+        """Say whether every effect on the compute stream has run."""
 
     def copies(self, transfer: int) -> tuple[int, int]:
         """Return how many copies of ``transfer`` have not run, and how many have failed."""
@@ -74,29 +79,34 @@ class EffectsJudge:
         self._ended: deque[_Ended] = deque()
         self._transfers: list[int] = []
         self._recorded = 0
-        self._copied: tuple[int, ...] = ()
+        #: Columns copied when everything had run last, and what has had to be copied since; None where that is unknown.
+        self._copied: tuple[int, ...] = () if self._shows is None else self._shows.copied_columns()
+        self._due: tuple[int, ...] | None = (0,) * len(self._copied)
+        self._since: list[Operation] = []
+        self._late: list[Violation] = []
 
     def before(self, operation: Operation) -> None:
         """Note the counts before an operation."""
         if self._shows is not None:
             self._recorded = self._shows.recorded()
-            self._copied = self._shows.copied_columns()
+            self._late = self._judge_copies()
 
     def judge(self, operation: Operation, outcome: Outcome, before: Snapshot) -> list[Violation]:
         """Judge an operation that has been carried out in the state ``before``; refusals have no effects."""
         if self._shows is None:
             return []
         if outcome.refusal is not None:
-            return self._judge_copies(operation, (0,) * len(self._copied))
+            return self._copies_after(operation, (0,) * len(self._copied))
         match operation, outcome.value:
             case EndUnit(unit=unit), _:
                 self._ended.append(_Ended(unit, self._recorded))
             case Demote() | Restore(), int(transfer):
                 self._transfers.append(transfer)
             case Progress(), Progressed() as found:
-                return self._judge_units(found) + self._judge_transfers(found, before)
+                told = self._judge_units(found) + self._judge_transfers(found, before)
+                return told + self._copies_after(operation, (0,) * len(self._copied))
         self._transfers += [one.transfer for one in starts(outcome.value)]
-        return self._judge_copies(operation, _expected_copies(operation, outcome, before))
+        return self._copies_after(operation, _expected_copies(operation, outcome, before))
 
     # -- what is over --------------------------------------------------------------------------------------------------
 
@@ -129,13 +139,29 @@ class EffectsJudge:
 
     # -- copies --------------------------------------------------------------------------------------------------------
 
-    def _judge_copies(self, operation: Operation, due: tuple[int, ...] | None) -> list[Violation]:
+    def _copies_after(self, operation: Operation, due: tuple[int, ...] | None) -> list[Violation]:
+        """Add what ``operation`` has to copy; judge all that has run."""
+        late, self._late = self._late, []
+        if due is None or self._due is None:
+            self._due = None
+        else:
+            self._due = tuple(map(int.__add__, self._due, due))
+        self._since.append(operation)
+        return late + self._judge_copies()
+
+    def _judge_copies(self) -> list[Violation]:
         assert self._shows is not None
-        now = self._shows.copied_columns()
+        if not self._since or not self._shows.all_ran():
+            return []
+        now, due, since = self._shows.copied_columns(), self._due, self._since
         found = tuple(after - before for after, before in zip(now, self._copied, strict=True))
+        self._copied, self._due, self._since = now, (0,) * len(now), []
         if due is None or found == due:
             return []
-        return [mismatch("cow-isolation", f"{in_words(operation)}, columns copied in each pool", found, due)]
+        what = (
+            in_words(since[-1]) if len(since) == 1 else f"{len(since)} operations up to {in_words(since[-1])}"
+        )
+        return [mismatch("cow-isolation", f"{what}, columns copied in each pool", found, due)]
 
 
 def starts(value: Value) -> tuple[TransferStarted, ...]:

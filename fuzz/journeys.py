@@ -29,6 +29,9 @@ WATCHED_EFFECTS = 40
 #: Most extents that an arena is filled with.
 FILLING_EXTENTS = 8
 
+#: Most sequences that take what is left of a pool.
+FILLERS = 2
+
 #: How many open effects take place before the next look; mostly some or all.
 some_effects = st.sampled_from((ALL_EFFECTS, 3, 0, 1, 8))
 
@@ -121,6 +124,53 @@ class Journeys(Returns):
             self.take(Truncate(child, min(position, route.back if route.down else inside)))
         else:
             self.take(Cancel(child) if route.down else Finish(child))
+        self.settle()
+
+    def cut_what_moves(self, route: Route) -> None:
+        """Let a child be the last to hold a continuation that moves, in a pool that has little or nothing left, and cut
+        it, at the edge of a page or inside.
+        """
+        model, size = self.lock.model, self.page_size
+        sequence = self.cleared(route.source, self.lock.setting.placeable_tokens - route.back)
+        if sequence is None:
+            return
+        self.take(Finish(sequence))
+        if sequence not in model.continuations() or not model.movable(sequence):
+            return
+        self.take(Demote(sequence, route.keep))
+        frontier, alive = model.frontier(sequence), set(model.sequences())
+        self.take(Fork(sequence, frontier, 0))
+        child = self.newest(alive)
+        if child is None:
+            return
+        if not model.pinned(sequence):
+            self.take(Release(sequence))
+        if route.release:
+            # What a longest sequence leaves of the pool is taken by others, so that a cut has to be refused.
+            for name in range(FILLERS):
+                self.fresh(name, self.lock.setting.placeable_tokens)
+        beyond = min(frontier, route.length.tokens(size) + 1)
+        position = frontier - beyond
+        self.take(Truncate(child, position // size * size if route.cut else position))
+        self.settle()
+
+    def taken_up_in_one_pool(self, route: Route) -> None:
+        """Fork a continuation that moves where its first pages are shared in the backend, whose pages are smaller, and
+        in Main none is yet.
+        """
+        model, small = self.lock.model, self.lock.setting.backend_page_size
+        if self.lock.setting.backend is None or small >= self.page_size:
+            return
+        sequence = self.cleared(route.source, self.page_size + small)
+        if sequence is None:
+            return
+        self.take(Finish(sequence))
+        if sequence not in model.continuations() or not model.movable(sequence):
+            return
+        self.take(Demote(sequence, route.keep))
+        self.happens(route.first)
+        position = min(small + route.back, self.page_size - 1, model.frontier(sequence))
+        self.take(Fork(sequence, position, 0))
         self.settle()
 
     def change_what_has_a_copy(self, route: Route) -> None:
@@ -230,6 +280,8 @@ JOURNEYS = {
     "next-turn": Journeys.next_turn,
     "twins": Journeys.twins,
     "last-holder": Journeys.last_holder,
+    "cut-what-moves": Journeys.cut_what_moves,
+    "taken-up-in-one-pool": Journeys.taken_up_in_one_pool,
     "change-what-has-a-copy": Journeys.change_what_has_a_copy,
     "fill-the-arena": Journeys.fill_the_arena,
     "restore-under-pressure": Journeys.restore_under_pressure,

@@ -91,7 +91,8 @@ class HostTier:
     def start(self, source: Tier, pages: Sequence[LogicalPage], continuation: int, keep: bool) -> int:
         """Start moving ``pages`` out of ``source``; return the transfer's number.
 
-        Raises ``HostGeometry`` or ``DeviceCapacity`` and then has changed nothing.
+        Raises ``HostGeometry`` or ``DeviceCapacity``, or what a copy raises, other than ``EffectFailed``, as it is
+        queued; then has changed nothing.
         """
         number = self._next
         transfer = Transfer(self, number, source, pages, keep_source=keep)
@@ -189,6 +190,12 @@ class HostTier:
                 self._queue(number, source, group)
         except EffectFailed as failed:
             failure = failed
+        except Exception:
+            # Nobody expects it, so it passes through. What was queued before may still run, and the places are given
+            # back as soon as this is raised: so it is awaited, and its failures are nobody's.
+            self._copies.synchronize()
+            self._copies.record()
+            raise
         event = self._copies.record()
         return event if failure is None else _PartlyQueued(event, failure)
 

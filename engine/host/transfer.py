@@ -55,7 +55,8 @@ class TransferPort(Protocol):
         all of them are over.
 
         The copies wait for every effect queued so far that writes the source or touches the destination.  What cannot
-        be queued is a failure of the completion, which is done once whatever was queued is over.
+        be queued is a failure of the completion, which is done once whatever was queued is over.  Any other exception
+        passes through; nothing that was queued can then run any more.
         """
 
     def in_use(self, pages: Sequence[ReplicatedPage]) -> bool:
@@ -121,10 +122,16 @@ class Transfer:
     # -- what the engine calls -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Reserve the destination and queue the copies.  Raises the port's refusal; then nothing has changed."""
+        """Reserve the destination and queue the copies.  Raises the port's refusal, or what else queueing them raises;
+        then nothing has changed.
+        """
         self._require(Phase.PLANNED)
         self.step()
-        self.step()
+        try:
+            self.step()
+        except Exception:
+            self.cancel()
+            raise
 
     def progress(self) -> bool:
         """Verify, publish and release as far as the copies allow; return whether the transfer is over."""

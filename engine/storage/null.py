@@ -82,18 +82,31 @@ def per_pool(config: EngineConfig, storage: Storage | Sequence[Storage] | None) 
     return storages
 
 
-def host_memory_of(spec: HostSpec, memory: HostMemory | None) -> HostMemory:
+def host_memory_of(spec: HostSpec, memory: HostMemory | None, storages: Sequence[Storage]) -> HostMemory:
     """Return the memory behind the arena: what was given, or one that stores nothing where that is None.
 
-    Raises ``BadArgument`` where it has fewer bytes than the arena.
+    Raises ``BadArgument`` where it has fewer bytes than the arena, or where only one of memory and storages stores
+    anything: what is demoted would come back as something else.
     """
     if memory is None:
-        return NullHostMemory(spec.capacity_bytes)
+        memory = NullHostMemory(spec.capacity_bytes)
     if memory.capacity_bytes < spec.capacity_bytes:
         raise BadArgument(
             f"a host arena of {spec.capacity_bytes} bytes",
             f"host memory of {memory.capacity_bytes}",
             "allocate at least as much as the arena gives out",
+        )
+    stores = not isinstance(memory, NullHostMemory)
+    for pool, storage in enumerate(storages):
+        if (storage.stored() is not None) is stores:
+            continue
+        raise BadArgument(
+            f"a Host tier for pool {pool}",
+            f"its storage holds {'nothing' if stores else 'planes'}, "
+            f"the host memory {'real bytes' if stores else 'nothing'}",
+            "give every pool a storage with planes, or no host memory"
+            if stores
+            else "give the engine a host memory with bytes, such as TorchHostMemory",
         )
     return memory
 

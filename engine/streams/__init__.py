@@ -6,6 +6,7 @@ calls a storage directly.
 
 from __future__ import annotations
 
+from kvcrucible.engine.streams.answered import AnsweredStream
 from kvcrucible.engine.streams.fences import UnitFences
 from kvcrucible.engine.streams.immediate import ImmediateDevice
 from kvcrucible.engine.streams.interface import (
@@ -20,6 +21,7 @@ from kvcrucible.engine.streams.interface import (
 from kvcrucible.engine.streams.simulated import SimulatedDevice
 
 __all__ = [
+    "AnsweredStream",
     "Completion",
     "Device",
     "DeviceStream",

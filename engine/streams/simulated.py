@@ -128,6 +128,10 @@ class SimulatedDeviceStream:
                 head.effect()
             except EffectFailed as failure:
                 self._failure = self._failure or failure
+            except Exception as error:
+                # It passes through, and whoever asks the event must not take the effect for done.
+                self._failure = self._failure or EffectFailed(f"{step}: {error!r}")
+                raise
         if outcome is not EffectOutcome.SUCCEED:
             self._failure = self._failure or EffectFailed(f"{step}: {outcome.value}")
 
@@ -162,7 +166,7 @@ class SimulatedDevice:
     def run(self, steps: int) -> int:
         """Let up to ``steps`` things happen, as the strategy decides; return how many did.
 
-        What an effect raises, other than ``EffectFailed``, reaches the caller; the effect counts as run.
+        What an effect raises, other than ``EffectFailed``, reaches the caller; the effect counts as run, and failed.
         """
         taken = 0
         while taken < steps and (possible := self.steps()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kvcrucible.contract.capabilities import Capabilities
@@ -13,7 +13,9 @@ from kvcrucible.engine.execute import execute
 from kvcrucible.engine.host.packing import CopyRun, PackedLayout
 from kvcrucible.engine.observe import drain, snapshot
 from kvcrucible.engine.storage.interface import HOLE, Storage
+from kvcrucible.engine.storage.null import per_pool
 from kvcrucible.engine.streams import ImmediateDevice, SimulatedDevice
+from kvcrucible.fuzz.adapters.counted import CountedStorage
 from kvcrucible.fuzz.adapters.policies import policy_of
 from kvcrucible.fuzz.adapters.schedules import strategy_of
 from kvcrucible.fuzz.adapters.watched import WatchedDevice
@@ -37,21 +39,6 @@ COMPUTE_STREAM, COPY_STREAM = "compute", "copy"
 HOST_POISON = {"nan": 0xFF, "huge": 0x7B}
 
 
-class _CountingEngine(Engine):
-    """The engine as it is; counts the columns that it copies pool by pool."""
-
-    def copy_columns(self, pool: int, source_page: int, destination_page: int, columns: int) -> None:
-        """Queue a copy."""
-        before = self.work.columns_copied
-        super().copy_columns(pool, source_page, destination_page, columns)
-        self.copied_in[pool] += self.work.columns_copied - before
-
-    @cached_property
-    def copied_in(self) -> list[int]:
-        """Columns copied in each pool so far."""
-        return [0] * len(self.pools)
-
-
 class PagedAdapter:
     """The paged engine at ledger depth."""
 
@@ -69,7 +56,8 @@ class PagedAdapter:
         )
         self.device = WatchedDevice(self._simulated or ImmediateDevice(), setting.fail_every)
         config, hashing = setting.engine_config(), token_hash(setting.hash_bits)
-        self.engine = _CountingEngine(config, storages, self.device, hashing, host_memory, policy_of(setting))
+        self._counted = [CountedStorage(one) for one in per_pool(config, storages)]
+        self.engine = Engine(config, self._counted, self.device, hashing, host_memory, policy_of(setting))
         self.stream = self.device.stream(COMPUTE_STREAM)
         self.copy_stream = self.device.stream(COPY_STREAM)
 
@@ -94,8 +82,12 @@ class PagedAdapter:
         return event < len(self.stream.recorded) and self.stream.recorded[event].event.done
 
     def copied_columns(self) -> tuple[int, ...]:
-        """Return, per pool, how many token columns page copies have moved."""
-        return tuple(self.engine.copied_in)
+        """Return, per pool, how many token columns its storage has been asked to copy."""
+        return tuple(one.columns_copied for one in self._counted)
+
+    def all_ran(self) -> bool:
+        """Say whether every effect on the compute stream has run."""
+        return self.stream.ran == self.stream.submitted
 
     def copies(self, transfer: int) -> tuple[int, int]:
         """Return how many copies of ``transfer`` have not run, and how many have failed."""

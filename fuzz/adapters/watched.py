@@ -32,7 +32,7 @@ class WatchedStream:
         self, inner: DeviceStream, note: Callable[[str], None], perform: Callable[[Effect, str], None]
     ) -> None:
         self._inner, self._note, self._perform = inner, note, perform
-        self.submitted = 0
+        self.submitted = self.ran = 0
         self.recorded: list[_Recorded] = []
         #: Of each label, the effects that its last one has before it and itself.
         self.last: dict[str, int] = {}
@@ -48,7 +48,7 @@ class WatchedStream:
         if label:
             self.last[label] = self.submitted
             self._note(label)
-        self._inner.submit(lambda: self._perform(effect, label), label)
+        self._inner.submit(lambda: self._run(effect, label), label)
 
     def record(self) -> Completion:
         """Return an event for everything submitted so far."""
@@ -63,6 +63,10 @@ class WatchedStream:
     def synchronize(self) -> None:
         """Run or await everything submitted so far."""
         self._inner.synchronize()
+
+    def _run(self, effect: Effect, label: str) -> None:
+        self.ran += 1
+        self._perform(effect, label)
 
     def told(self, submitted: int) -> bool:
         """Say whether the host knows that the first ``submitted`` effects are over."""

@@ -349,6 +349,20 @@ def test_the_arena_hands_over_what_it_takes_back() -> None:
     b.check(second)
 
 
+@pytest.mark.parametrize("backend", [(), ("draft",)])
+def test_bytes_moved_are_those_of_the_pages_copied(backend: tuple[str, ...]) -> None:
+    """Two and a half pages in each pool, pages of 4 rows of 2 layers, 2 heads, 16 elements, K and V, 4 bytes."""
+    b = bench(*backend)
+    sequence = kept(b, 10)
+    b.engine.demote(sequence)
+    b.moved()
+    due = (1 + len(backend)) * 3 * (4 * 2 * 2 * 16 * 2 * 4)
+    assert (b.engine.work.bytes_demoted, b.engine.work.bytes_restored) == (due, 0)
+    b.engine.restore(sequence)
+    b.moved()
+    assert (b.engine.work.bytes_demoted, b.engine.work.bytes_restored) == (due, due)
+
+
 # -- construction and observation --------------------------------------------------------------------------------------
 
 
@@ -379,6 +393,26 @@ def test_storages_are_what_their_pools_declare() -> None:
             Engine(setting, [main, draft])
     with pytest.raises(BadArgument, match="host memory of 64"):
         Engine(setting, host_memory=TorchHostMemory(64))
+
+
+def test_a_host_memory_without_bytes_behind_real_planes_is_refused() -> None:
+    """A restore would report success and bring back nothing."""
+    b = bench("draft")
+    with pytest.raises(BadArgument, match=r"storage holds planes, the host memory nothing.*TorchHostMemory"):
+        Engine(b.engine.config, b.storages)
+    Engine(replace(b.engine.config, host=None), b.storages)
+
+
+def test_a_host_memory_with_bytes_behind_a_storage_without_planes_is_refused() -> None:
+    """A demotion would fail half-way, with nothing to copy."""
+    from kvcrucible.engine.storage.null import NullStorage
+
+    b = bench("draft")
+    with pytest.raises(BadArgument, match=r"pool 0.*storage holds nothing, the host memory real bytes"):
+        Engine(b.engine.config, host_memory=b.memory)
+    with pytest.raises(BadArgument, match=r"pool 1.*storage holds nothing"):
+        Engine(b.engine.config, [b.storages[0], NullStorage()], host_memory=b.memory)
+    Engine(b.engine.config)
 
 
 def test_partial_snapshots_say_what_full_ones_do() -> None:

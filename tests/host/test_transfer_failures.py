@@ -1,10 +1,12 @@
 """An injected failure at each phase of each transfer, for every k-th copy, leaves the same digest as before.
 
 Verifies, for demotion and restoration, with and without ``keep``, with and without clean copies at the destination, in
-every combination of pools: failure to reserve, failure to queue, each copy failing with and without its effect, a
-transfer found stale, and a cancel in each phase that the engine can be asked in.  The digest is the whole snapshot and
-every committed byte of what is visible, but for generations, serials and the order of free pages.  Afterwards the same
-operation succeeds, the content is exact, and when all is drained the free set is the initial one.
+every combination of pools: failure to reserve, failure to queue, an error that nobody foresees, each copy failing with
+and without its effect, a transfer found stale, and a cancel in each phase that the engine can be asked in.  The digest
+is the whole snapshot and every committed byte of what is visible, but for generations, serials and the order of free
+pages.  Afterwards the same operation succeeds, the content is exact, and when all is drained the free set is the
+initial one.  The exception, stated in decision 0013: what a restore has released to make room stays released, and
+nothing else differs.
 Does not verify: cancels before a transfer is queued; those are the state machine's, in test_transfer.py.
 """
 
@@ -22,14 +24,14 @@ from kvcrucible.contract.operations import TransferEnded, TransferOutcome
 from kvcrucible.contract.snapshot import Tier
 from kvcrucible.engine.host.phases import Phase
 from kvcrucible.engine.host.tier import HostTier
-from kvcrucible.engine.streams import EffectFailed, SimulatedDevice
+from kvcrucible.engine.streams import EffectFailed, ImmediateDevice, SimulatedDevice
 from kvcrucible.engine.streams.strategies import Failing, InOrder
 from kvcrucible.engine.streams.strategy import EffectOutcome
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from tier_bench import TierBench, config, scattered  # noqa: E402
+from tier_bench import TierBench, config, kept, scattered  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,9 @@ CASES = [
 class Prepared:
     """An engine in which ``case``'s transfer can start; ``before`` is its digest."""
 
-    def __init__(self, case: Case, device: SimulatedDevice | None = None) -> None:
+    def __init__(self, case: Case, device: Any = None) -> None:
         self.case = case
-        self.device = SimulatedDevice() if device is None else device
+        self.device: Any = SimulatedDevice() if device is None else device
         self.bench = bench = TierBench(config(*case.backend), self.device)
         self.engine = engine = bench.engine
         first = scattered(bench, 18, session="s")
@@ -145,25 +147,24 @@ def test_whichever_copy_fails_nothing_has_changed(case: Case) -> None:
 def test_whichever_copy_cannot_be_queued_nothing_has_changed(case: Case) -> None:
     for k in range(copies_of(case)):
         prepared = Prepared(case)
-        refuse_after(prepared.device, k)
+        stream: Any = prepared.device.stream("copy")
+        raise_after(stream, k, EffectFailed("the copy stream takes nothing"))
         transfer = prepared.start()
         assert not prepared.engine.progress().transfers
-        del prepared.device.stream("copy").submit  # type: ignore[misc]
+        del stream.submit
         prepared.came_to_nothing(transfer, failed=True)
 
 
-def refuse_after(device: SimulatedDevice, effects: int) -> None:
-    """Let the copy stream take ``effects`` more effects and then none."""
-    stream = device.stream("copy")
-    take = stream.submit
-    left = iter(range(effects))
+def raise_after(stream: Any, effects: int, error: Exception) -> None:
+    """Let ``stream`` take ``effects`` more effects and then raise ``error`` for each."""
+    take, left = stream.submit, iter(range(effects))
 
     def submit(effect: Any, label: str = "") -> None:
         if next(left, None) is None:
-            raise EffectFailed("the copy stream takes nothing")
+            raise error
         take(effect, label)
 
-    stream.submit = submit  # type: ignore[method-assign]
+    stream.submit = submit
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -174,8 +175,8 @@ def test_a_destination_that_is_full_refuses_and_nothing_has_changed(case: Case) 
     else:
         reservations = [(pool, pool.reserve(pool.free)) for pool in prepared.engine.pools]
         prepared.engine.pin(prepared.kept)
-        for kept in prepared.engine.cache.continuations:
-            prepared.engine.pin(kept)
+        for one in prepared.engine.cache.continuations:
+            prepared.engine.pin(one)
     full = prepared.bench.digest()
     with pytest.raises(HostGeometry if case.source is Tier.DEVICE else DeviceCapacity):
         prepared.start()
@@ -187,8 +188,8 @@ def test_a_destination_that_is_full_refuses_and_nothing_has_changed(case: Case) 
     else:
         for pool, reservation in reservations:
             pool.close(reservation)
-        for kept in prepared.engine.cache.continuations:
-            prepared.engine.pin(kept, False)
+        for one in prepared.engine.cache.continuations:
+            prepared.engine.pin(one, False)
     assert prepared.bench.digest() == prepared.before
     prepared.succeeds()
 
@@ -238,6 +239,46 @@ def test_a_copy_that_fails_while_its_transfer_is_cancelled_is_told(case: Case) -
     prepared.came_to_nothing(transfer, failed=True)
 
 
+@pytest.mark.parametrize("why", ["fails", "cancelled", "unforeseen"])
+def test_a_restore_that_makes_room_and_comes_to_nothing_leaves_all_but_what_it_released(why: str) -> None:
+    """Exactly as if the evicted continuation had been released and no restore asked for."""
+
+    def prepared() -> tuple[TierBench, int, int]:
+        bench = TierBench(config(pages=6), SimulatedDevice())
+        away = kept(bench, 16)
+        bench.engine.demote(away)
+        bench.moved()
+        return bench, away, kept(bench, 16, source=5)
+
+    bench, away, victim = prepared()
+    engine = bench.engine
+    before = bench.digest()
+    stream: Any = engine.device.stream("copy")
+    if why == "unforeseen":
+        raise_after(stream, 0, RuntimeError("the device is unwell"))
+        with pytest.raises(RuntimeError, match="unwell"):
+            engine.restore(away)
+        assert engine.evicted == [victim]
+        del stream.submit
+    else:
+        transfer = engine.restore(away)
+        assert engine.evicted == [victim]
+        if why == "fails":
+            assert isinstance(engine.device, SimulatedDevice)
+            engine.device.strategy = Failing(InOrder(), f"transfer {transfer}", {1})
+        else:
+            engine.cancel_transfer(transfer)
+        assert bench.moved() == TransferEnded(transfer, TransferOutcome.ABANDONED, why == "fails")
+    assert bench.digest() != before
+    bench.check(away)
+
+    other, _, released = prepared()
+    assert other.digest() == before
+    other.engine.release(released)
+    assert bench.digest() == other.digest()
+    bench.drain()
+
+
 def test_the_digest_tells_a_byte_and_a_counter() -> None:
     """The comparison above is not vacuous."""
     prepared = Prepared(CASES[0])
@@ -249,3 +290,34 @@ def test_the_digest_tells_a_byte_and_a_counter() -> None:
     assert prepared.bench.digest() == prepared.before
     prepared.engine.pools[0].reserve(1)
     assert prepared.bench.digest() != prepared.before
+
+
+@pytest.mark.parametrize("lagging", [False, True], ids=["at-once", "lags"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_whichever_copy_raises_an_unforeseen_error_as_it_is_queued_nothing_has_changed(
+    case: Case, lagging: bool
+) -> None:
+    """It passes through; what was queued before it has run or never will."""
+    for k in range(copies_of(case)):
+        prepared = Prepared(case, SimulatedDevice() if lagging else ImmediateDevice())
+        stream: Any = prepared.device.stream("copy")
+        raise_after(stream, k, RuntimeError("the device is unwell"))
+        with pytest.raises(RuntimeError, match="unwell"):
+            prepared.start()
+        assert prepared.bench.digest() == prepared.before
+        assert not prepared.tier.under_way
+        assert not lagging or not any(step.label for step in prepared.device.steps()), "a copy may still run"
+        del stream.submit
+        prepared.succeeds()
+
+
+def test_an_unforeseen_error_on_a_lagging_device_is_a_failed_copy() -> None:
+    """It reaches whoever made the effect run; what it has not copied is not published."""
+    prepared = Prepared(CASES[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepared.tier.memory, "pack", lambda *_: 1 // 0)
+        transfer = prepared.start()
+        for _ in range(copies_of(CASES[0])):
+            with pytest.raises(ZeroDivisionError):
+                prepared.device.synchronize()
+    prepared.came_to_nothing(transfer, failed=True)

@@ -1,0 +1,80 @@
+"""The compute stream as the engine has it: somebody asks every event whether what came before it succeeded.
+
+Table uploads, tail copies and the writes of units carry no outcome of their own (DESIGN 4.7).  One that fails leaves
+pages without the content that the bookkeeping says is there, and nothing in the engine can make it good; so it ends the
+engine, not the operation (decision 0013).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from kvcrucible.contract.errors import EngineLost
+from kvcrucible.engine.streams.interface import Completion, DeviceStream, Effect, Event
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """An event that nobody has asked yet, and what stands right before it."""
+
+    event: Completion
+    what: str
+
+
+class AnsweredStream:
+    """``inner``, every event of which is remembered until it is done.  Passes everything on in the same order."""
+
+    __slots__ = ("_inner", "_lost", "_open", "_unmarked")
+
+    def __init__(self, inner: DeviceStream) -> None:
+        self._inner = inner
+        self._open: deque[_Recorded] = deque()
+        self._unmarked = False
+        self._lost: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the stream."""
+        return self._inner.name
+
+    def submit(self, effect: Effect, label: str = "") -> None:
+        """Queue ``effect``."""
+        self._unmarked = True
+        self._inner.submit(effect, label)
+
+    def record(self, what: str = "what was queued last") -> Completion:
+        """Return an event for everything submitted so far; ``what`` says in words what that ends with."""
+        event = self._inner.record()
+        self._unmarked = False
+        self._open.append(_Recorded(event, what))
+        return event
+
+    def wait(self, event: Event) -> None:
+        """Run nothing that is submitted later before the device has reached ``event``."""
+        self._inner.wait(event)
+
+    def synchronize(self) -> None:
+        """Run or await everything submitted so far."""
+        self._inner.synchronize()
+
+    def ask(self) -> None:
+        """Take note of failures that the host knows of by now.  Raises ``EngineLost`` from the first one on, always.
+
+        Records an event where the last effect has none behind it, so that its failure is known one call later at most.
+        """
+        if self._unmarked:
+            self.record()
+        while self._open and self._open[0].event.done:
+            one = self._open.popleft()
+            if one.event.failure is not None and self._lost is None:
+                self._lost = f"up to {one.what}: {one.event.failure}"
+        self.require_sound()
+
+    def require_sound(self) -> None:
+        """Raise ``EngineLost`` where :meth:`ask` has found a failure."""
+        if self._lost is not None:
+            raise EngineLost(
+                f"an effect on stream {self.name} failed, {self._lost}; pages may lack the content that they are said "
+                "to have: drop the engine and compute it again"
+            )
