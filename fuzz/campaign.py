@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import count
@@ -29,6 +29,7 @@ from kvcrucible.fuzz.lockstep import Tally
 from kvcrucible.fuzz.machine import machine_class
 from kvcrucible.fuzz.minimise import minimise
 from kvcrucible.fuzz.pairs import Pair, missing
+from kvcrucible.fuzz.seeking import journeys_toward, suits
 from kvcrucible.fuzz.setting import Depth, Setting
 from kvcrucible.fuzz.steps import Step
 from kvcrucible.fuzz.waivers import Waiver, waivers_of
@@ -196,7 +197,7 @@ def run(plan: Plan, on_progress: Callable[[Report], None] | None = None) -> Repo
                 report.cut_short = f"time limit of {plan.seconds:g} s"
                 break
             examples = min(BATCH_EXAMPLES, left if left > 0 else plan.examples)
-            _run_batch(plan, report, recorder, batch, examples)
+            _run_batch(plan, report, recorder, batch, examples, () if left > 0 else report.missed())
             asked += examples
             if report.failure is not None:
                 break
@@ -209,9 +210,9 @@ def run(plan: Plan, on_progress: Callable[[Report], None] | None = None) -> Repo
 def _goes_on(plan: Plan, report: Report, beyond: int) -> bool:
     """Say whether a campaign that is through goes on for the goals that it has missed.
 
-    Silence about a situation that never came up means nothing, so a campaign of the usual size tries longer, and one
-    that still misses a goal is inconclusive (``cut_short``).  One whose pools have a fixed size is not held to goals,
-    some of which take another.
+    Silence about a situation that never came up means nothing, so a campaign of the usual size tries longer, where what
+    it has missed is likely (:mod:`kvcrucible.fuzz.seeking`), and one that still misses a goal is inconclusive
+    (``cut_short``).  One whose pools have a fixed size is not held to goals, some of which take another.
     """
     if plan.examples < GOALS_FROM_EXAMPLES or plan.capacity_at or not report.missed():
         return False
@@ -221,7 +222,9 @@ def _goes_on(plan: Plan, report: Report, beyond: int) -> bool:
     return False
 
 
-def _run_batch(plan: Plan, report: Report, recorder: Recorder, batch: int, examples: int) -> None:
+def _run_batch(
+    plan: Plan, report: Report, recorder: Recorder, batch: int, examples: int, sought: Sequence[str]
+) -> None:
     depths = tuple(depth.value for depth in plan.depths)
     settings = settings_for(
         plan.engine,
@@ -233,7 +236,9 @@ def _run_batch(plan: Plan, report: Report, recorder: Recorder, batch: int, examp
         # One capacity a batch, so that each gets its share.
         plan.capacity_at and (plan.capacity_at[batch % len(plan.capacity_at)],),
     )
-    machine = machine_class(settings, report.capabilities, report.tally, recorder)
+    if sought:
+        settings = settings.filter(lambda setting: suits(setting, sought))
+    machine = machine_class(settings, report.capabilities, report.tally, recorder, journeys_toward(sought))
     database = None if plan.database is None else DirectoryBasedExampleDatabase(plan.database)
     phases = (
         [Phase.generate, Phase.shrink] if database is None else [Phase.reuse, Phase.generate, Phase.shrink]

@@ -84,6 +84,8 @@ class Driver(RuleBasedStateMachine):
     capabilities: Capabilities
     tally: Tally
     recorder: Recorder
+    #: Journeys that are taken rather than others.
+    favoured: tuple[str, ...] = ()
 
     def take(self, *steps: Step) -> None:
         """Take steps; a violation marks the example as failed, so that nothing is torn down in lock step."""

@@ -90,10 +90,11 @@ class HostRules(PressureRules, Journeys):
     # -- journeys ------------------------------------------------------------------------------------------------------
 
     @can("Demote", "Restore", "Fork", "Lookup", "Truncate", "Release", there=hosted)
-    @rule(which=st.sampled_from(DRAWN), route=routes)
-    def journey(self, which: str, route: Route) -> None:
-        """Take one of the journeys."""
-        JOURNEYS[which](self, route)
+    @rule(which=st.sampled_from(DRAWN), route=routes, rather=st.integers(0, 7))
+    def journey(self, which: str, route: Route, rather: int) -> None:
+        """Take one of the journeys, mostly a favoured one where there are any."""
+        favoured = self.favoured and rather
+        JOURNEYS[self.favoured[rather % len(self.favoured)] if favoured else which](self, route)
 
     @can("Demote", "Fork", "Truncate", "Release", there=hosted)
     @rule(

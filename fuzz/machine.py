@@ -14,17 +14,22 @@ from kvcrucible.fuzz.setting import Setting
 
 
 def machine_class(
-    settings: st.SearchStrategy[Setting], capabilities: Capabilities, tally: Tally, recorder: Recorder
+    settings: st.SearchStrategy[Setting],
+    capabilities: Capabilities,
+    tally: Tally,
+    recorder: Recorder,
+    favoured: tuple[str, ...] = (),
 ) -> type[Rules]:
     """Return a state machine over ``settings`` that asks for nothing beyond ``capabilities`` and counts into
-    ``tally``.
+    ``tally``; ``favoured``: journeys that it takes rather than others.
     """
-    owner = (capabilities, tally, recorder)
+    owner, rather = (capabilities, tally, recorder), favoured
 
     class Campaign(BackfillRules):
         """One example: an engine and the reference in lock step."""
 
         capabilities, tally, recorder = owner
+        favoured = rather
 
         @initialize(setting=settings)
         def begin(self, setting: Setting) -> None:
