@@ -131,7 +131,10 @@ class StorageProfile:
 
     def bytes_per_token_and_head(self, head_dim: int, side: Side | None = None) -> int:
         """Return bytes for one token, layer and KV head: of keys and values together, or of one ``side``."""
-        return sum(p.bytes_per_row(head_dim) for p in self.planes if side is None or p.side is side)
+        planes = [plane for plane in self.planes if side is None or plane.side is side]
+        # The largest group first: a dimension that it divides suits the others, so its refusal names what would help.
+        planes.sort(key=lambda plane: plane.group, reverse=True)
+        return sum([plane.bytes_per_row(head_dim) for plane in planes])
 
     def bytes_per_token(self, geometry: Geometry) -> int:
         """Return bytes for one token over all layers, KV heads and planes."""

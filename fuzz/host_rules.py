@@ -31,10 +31,6 @@ from kvcrucible.fuzz.rules import any_idle, any_kept, can
 MEANWHILE = ("fork", "fork", "release", "cancel", "write", "lookup", "demote", "nothing")
 
 
-#: What a journey is drawn from: those twice that say something in few of the settings only.
-DRAWN = (*JOURNEYS, "cut-what-moves", "taken-up-in-one-pool")
-
-
 def any_transfer(lock: LockStep) -> Any:
     """Transfers that are under way."""
     return lock.model.transfers()
@@ -90,7 +86,7 @@ class HostRules(PressureRules, Journeys):
     # -- journeys ------------------------------------------------------------------------------------------------------
 
     @can("Demote", "Restore", "Fork", "Lookup", "Truncate", "Release", there=hosted)
-    @rule(which=st.sampled_from(DRAWN), route=routes, rather=st.integers(0, 7))
+    @rule(which=st.sampled_from(tuple(JOURNEYS)), route=routes, rather=st.integers(0, 7))
     def journey(self, which: str, route: Route, rather: int) -> None:
         """Take one of the journeys, mostly a favoured one where there are any."""
         favoured = self.favoured and rather

@@ -17,6 +17,7 @@ from kvcrucible.contract.config import (
     pages_for,
 )
 from kvcrucible.contract.errors import InputError
+from kvcrucible.contract.planes import BACKENDS
 from kvcrucible.contract.profiles import storage_profile
 from kvcrucible.fuzz.geometry import payload_planes
 
@@ -47,6 +48,27 @@ HOST_ALIGNMENT_BYTES = 64
 
 #: Configurations that are kept: an example asks for its own many times.
 _KEPT_CONFIGS = 64
+
+
+#: What an example's counts may be, at least and at most: two orders of magnitude beyond what is drawn, and small enough
+#: that a file from anywhere can ask for megabytes and seconds at most.
+_LIMITS: dict[str, tuple[int, int]] = {
+    "capacity_pages": (1, 1 << 12),
+    "backend_capacity_pages": (1, 1 << 12),
+    "page_size": (1, 1 << 12),
+    "backend_page_size": (1, 1 << 12),
+    "max_context": (1, 1 << 16),
+    "max_concurrency": (1, 1 << 8),
+    "hash_bits": (0, 64),
+    "host_bytes": (HOST_ALIGNMENT_BYTES, 1 << 28),
+    "fail_every": (0, 1 << 32),
+    "lookahead": (0, MAX_LOOKAHEAD),
+    "schedule_seed": (-(1 << 63), 1 << 63),
+    "policy_seed": (-(1 << 63), 1 << 63),
+}
+
+#: Most positions of one pool, over all its pages: what is allocated at payload depth follows from them.
+_MAX_POSITIONS = 1 << 16
 
 
 def _fits(annotation: str, value: Any) -> bool:
@@ -150,15 +172,25 @@ class Setting:
             raise InputError(f"unknown schedule {values['schedule']!r:.40}; known: {', '.join(SCHEDULES)}")
         if values.get("policy", LRU) not in SETTING_POLICIES:
             raise InputError(f"unknown policy {values['policy']!r:.40}; known: {', '.join(SETTING_POLICIES)}")
-        for name in ("hash_bits", "fail_every"):
-            if (values.get(name) or 0) < 0:
-                raise InputError(f"{name} is at least 0, found {values[name]}")
-        if not 0 <= values.get("lookahead", 0) <= MAX_LOOKAHEAD:
-            raise InputError(f"lookahead is 0 to {MAX_LOOKAHEAD}, found {values['lookahead']}")
-        host = values.get("host_bytes")
-        if host is not None and (host < HOST_ALIGNMENT_BYTES or host % HOST_ALIGNMENT_BYTES):
-            raise InputError(f"host_bytes is a multiple of {HOST_ALIGNMENT_BYTES}, found {host}")
-        return cls(**values)
+        if values.get("backend") not in (None, *BACKENDS):
+            raise InputError(f"unknown backend {values['backend']!r:.40}; known: {', '.join(BACKENDS)}")
+        for name, (least, most) in _LIMITS.items():
+            if values.get(name) is not None and not least <= values[name] <= most:
+                raise InputError(f"{name} is {least} to {most} in an example, found {values[name]!r:.40}")
+        if (values.get("host_bytes") or 0) % HOST_ALIGNMENT_BYTES:
+            raise InputError(
+                f"host_bytes is a multiple of {HOST_ALIGNMENT_BYTES}, found {values['host_bytes']}"
+            )
+        setting = cls(**values)
+        for pages, size in (
+            (setting.capacity_pages, setting.page_size),
+            (setting.backend_capacity_pages, setting.backend_page_size),
+        ):
+            if pages * size > _MAX_POSITIONS:
+                raise InputError(
+                    f"a pool of an example has at most {_MAX_POSITIONS} positions, found {pages} x {size}"
+                )
+        return setting
 
 
 @lru_cache(_KEPT_CONFIGS)

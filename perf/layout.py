@@ -15,12 +15,16 @@ TABLE_ENTRY_BYTES = 4
 #: Largest number that is taken: far beyond any machine, and products of five of them still print.
 MAX_NUMBER = 1 << 32
 
+#: Largest budget that is taken, an exbibyte: no device has it, and its binary units still print.
+MAX_BUDGET_BYTES = 1 << 60
+
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """What is laid out: ``context_tokens`` a sequence at most, ``concurrency`` sequences, one byte budget.
 
-    Raises ``BadArgument`` for a page size that is no power of two and for numbers below 1 or beyond ``MAX_NUMBER``.
+    Raises ``BadArgument`` for a page size that is no power of two and for numbers below 1, beyond
+    ``MAX_NUMBER`` or, for the budget, beyond ``MAX_BUDGET_BYTES``.
     """
 
     geometry: Geometry
@@ -42,8 +46,11 @@ class Scenario:
         ):
             if not 1 <= value <= MAX_NUMBER:
                 raise BadArgument(f"{name} {value}", f"1 to {MAX_NUMBER}", "give a number between")
-        if self.budget_bytes < 1:
-            raise BadArgument(f"a budget of {self.budget_bytes} bytes", "below 1", "give 1 or more")
+        if not 1 <= self.budget_bytes <= MAX_BUDGET_BYTES:
+            said = self.budget_bytes if self.budget_bytes < 1 else f"more than {MAX_BUDGET_BYTES}"
+            raise BadArgument(
+                f"a budget of {said} bytes", f"1 to {MAX_BUDGET_BYTES}", "give a number between"
+            )
 
     @property
     def blocks_per_row(self) -> int:

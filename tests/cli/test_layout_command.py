@@ -95,6 +95,8 @@ def test_tables_fit_a_terminal_of_80_columns() -> None:
         ((*LLAMA_2_70B, "--profile", "K8V4"), "groups of 256"),
         ((*MAIN, "--concurrency", "0"), "concurrency 0"),
         ((*MAIN, "--budget-bytes", "0"), "budget of 0"),
+        ((*MAIN, "--budget-bytes", "1" + "0" * 400), f"budget of more than {1 << 60}"),
+        (("--layers", "1", "--heads", "1", "--dim", "7", "--profile", "NVFP4-G16"), "multiple of 16"),
         (("--layers", "0", "--heads", "4", "--dim", "256"), "layers"),
         (("--layers", str(1 << 40), "--heads", "4", "--dim", "256"), "layers 1099511627776"),
     ],
