@@ -28,25 +28,38 @@ def _passes(setting: Setting) -> bool:
     return setting.lookahead > 0
 
 
+_COMING_BACK, _SINKING = ("return-to-host-hit",), ("sink-under-pressure",)
+
 #: By goal.
 SOUGHT = {
     "abandoned-taken-up": Sought(("last-holder",)),
-    "admission-leaves-out-demoted": Sought(("return-to-host-hit",)),
+    "admission-leaves-out-demoted": Sought(_COMING_BACK),
+    "admitted-after-sinking": Sought(_SINKING),
+    "admitted-from-what-came-back": Sought(_COMING_BACK),
     "backfill-beside-another": Sought(suits=_passes),
     "copy-ends-by-append": Sought(("change-what-has-a-copy",)),
     "copy-ends-by-cut": Sought(("change-what-has-a-copy",)),
     "cut-loses-to-a-transfer": Sought(("cut-what-moves", "last-holder")),
     "cut-releases-a-continuation": Sought(("cut-what-moves",)),
+    "cut-held-up-by-a-transfer": Sought(("cut-what-moves",)),
     "demote-into-holes": Sought(("fill-the-arena",)),
-    "fallback-after-failed-restore": Sought(("return-to-host-hit",), _fails),
+    "device-copies-given-up": Sought(_SINKING),
+    "failed-to-sink-yields": Sought(_SINKING, _fails),
+    "fallback-after-failed-restore": Sought(_COMING_BACK, _fails),
     "head-starts-beside-who-passed-it": Sought(suits=_passes),
+    "host-copies-given-up": Sought(_SINKING),
     "lookup-prefers-resident": Sought(("twins",)),
     # A transfer's end is told before that of the unit that touched its pages.
     "page-retires-at-a-transfer": Sought(
         ("watch",), lambda setting: setting.lagging and setting.schedule == "compute-silent"
     ),
-    "restore-releases-others": Sought(("return-to-host-hit", "restore-under-pressure")),
+    "released-on-host-for-a-sink": Sought(_SINKING),
+    "restore-in-part": Sought(_COMING_BACK),
+    "restore-releases-others": Sought((*_COMING_BACK, "restore-under-pressure")),
+    "sinks-with-shared-pages": Sought(_SINKING),
+    "taken-up-in-the-backend": Sought(("taken-up-in-one-pool",)),
     "two-transfers-of-one-extent": Sought(("twins",)),
+    "wait-for-anothers-restore": Sought(_COMING_BACK),
 }
 
 
