@@ -58,9 +58,10 @@ class Facts:
     ``spans``: what the operation says of its prompt.  ``position``: where it cuts or forks.  ``count``: positions that
     it writes in Main, ``backend`` those that it says it writes in the speculative backend.  ``frontier``: Main's;
     ``backend_frontier``: the backend's, None on an engine without one.  ``limit``: the last position that the sequence
-    may reach, or that a new one would reach.  ``repeated``: the same sequence is named twice in one unit.  Page counts are vectors in pool order, empty where
-    they do not matter: ``entitlement_pages``: ceil(limit / P) of a new one.  ``need_pages``: pages that it takes from
-    free.  ``available_pages``: free now, plus what releasing every releasable continuation would free.
+    may reach, or that a new one would reach.  ``repeated``: the same sequence is named twice in one unit.  Page counts
+    are vectors in pool order, empty where they do not matter: ``entitlement_pages``: ceil(limit / P) of a new one.
+    ``need_pages``: pages that it takes from free.  ``available_pages``: free now, plus what releasing every releasable
+    continuation would free.
 
     Of the Host tier (decision 0013): ``host``: the engine has one.  ``transfer_known``: the id names a transfer that is
     not over.  ``resident``: every page of the holder is visible on Device.  ``movable_pages``: pages that the operation
