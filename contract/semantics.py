@@ -355,7 +355,7 @@ ROWS: tuple[Row, ...] = (
         RefusalKind.BAD_ARGUMENT,
         lambda f: not spans_in_place(f.spans, f.prompt),
         "Spans are in order, do not overlap, have a token each and lie within the prompt.",
-        "4.9, decision 0022",
+        "4.9",
     ),
     _row(
         "span-names",
@@ -363,7 +363,7 @@ ROWS: tuple[Row, ...] = (
         RefusalKind.BAD_ARGUMENT,
         lambda f: not spans_named(f.spans),
         f"A span has a token type of at most {MAX_TOKEN_TYPE} characters or a media digest of at most {MAX_MEDIA}.",
-        "4.9, decision 0022",
+        "4.9",
     ),
     _row(
         "negative-growth",

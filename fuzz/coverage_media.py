@@ -1,4 +1,4 @@
-"""Coverage goals about equal tokens that stand for different things: where a hit ends for it (DESIGN 4.9, decision 0022)."""
+"""Coverage goals about equal tokens that stand for different things: where a hit ends (DESIGN 4.9, decision 0022)."""
 
 from __future__ import annotations
 
