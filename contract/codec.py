@@ -1,6 +1,7 @@
 """Operations as plain JSON-ready data and back: for histories, reproductions and other languages.
 
-An operation is ``[name, {field: value}]``; nested works carry their name the same way and an identity is an object.
+An operation is ``[name, {field: value}]``; nested works carry their name the same way, an identity and a span are
+objects.
 What comes in is judged by the operation's own type annotations; anything else is an ``InputError`` that says where it
 is wrong.
 """
@@ -11,6 +12,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from kvcrucible.contract.errors import InputError
+from kvcrucible.contract.media import MAX_MEDIA, MAX_TOKEN_TYPE, TokenSpan
 from kvcrucible.contract.operations import OPERATIONS, Append, Identity, Operation, Prefill, Work
 from kvcrucible.contract.tokens import Tokens, canonical
 
@@ -41,6 +43,12 @@ def operation_from_plain(plain: Any) -> Operation:
 def _to_plain(value: Any) -> Any:
     if isinstance(value, Identity):
         return {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, TokenSpan):
+        return {
+            field.name: getattr(value, field.name)
+            for field in fields(value)
+            if field.default is MISSING or getattr(value, field.name) != field.default
+        }
     if isinstance(value, Prefill | Append):
         return operation_to_plain(value)
     if isinstance(value, tuple):
@@ -85,6 +93,9 @@ def _field(name: str, key: str, annotation: str, value: Any) -> Any:
         case "Identity":
             if isinstance(value, dict):
                 return _identity(where, value)
+        case "tuple[TokenSpan, ...]":
+            if isinstance(value, list | tuple):
+                return tuple(_span(where, item) for item in value)
         case "tuple[Work, ...]":
             if isinstance(value, list | tuple):
                 return tuple(_build(item, _WORKS, "work") for item in value)
@@ -119,3 +130,17 @@ def _identity(where: str, value: dict[Any, Any]) -> Identity:
         if type(item) is not kinds[key]:
             raise InputError(f"{where}.{key} is {kinds[key].__name__}, found {item!r:.80}")
     return Identity(**value)
+
+
+def _span(where: str, value: Any) -> TokenSpan:
+    if not isinstance(value, dict) or not {"start", "length"} <= value.keys():
+        raise InputError(f"{where}: a span is an object with start and length, found {value!r:.80}")
+    most = {"token_type": MAX_TOKEN_TYPE, "media": MAX_MEDIA}
+    for key, item in value.items():
+        if key in ("start", "length"):
+            _integer(f"{where}.{key}", item)
+        elif key not in most:
+            raise InputError(f"{where}: a span has no field {key!r:.40}")
+        elif not isinstance(item, str) or len(item) > most[key]:
+            raise InputError(f"{where}.{key} is text of at most {most[key]} characters, found {item!r:.80}")
+    return TokenSpan(**value)

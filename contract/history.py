@@ -27,6 +27,7 @@ from msgspec import Meta, Struct
 
 from kvcrucible.contract.config import MAX_LOOKAHEAD
 from kvcrucible.contract.errors import RefusalKind
+from kvcrucible.contract.media import MAX_MEDIA, MAX_TOKEN_TYPE, TokenSpan
 from kvcrucible.contract.operations import AdmissionMode, Identity, TransferOutcome, WaitingKind
 from kvcrucible.contract.tiers import Tier
 
@@ -139,8 +140,21 @@ class IdentityFields(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return Identity(self.adapter, self.tenant_salt, self.weights_epoch, self.position_mode)
 
 
+class Span(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which tokens of a prompt stand for which media item (decision 0022)."""
+
+    start: Signed
+    length: Signed
+    token_type: Annotated[str, Meta(max_length=MAX_TOKEN_TYPE)] = ""
+    media: Annotated[str, Meta(max_length=MAX_MEDIA)] = ""
+
+    def to_span(self) -> TokenSpan:
+        """Return the contract's span."""
+        return TokenSpan(self.start, self.length, self.token_type, self.media)
+
+
 class Submit(_Line, tag="submit"):
-    """A request joins the queue as ``sequence``."""
+    """A request joins the queue as ``sequence``; ``spans`` are in the order of their places in the prompt."""
 
     prompt: Runs
     max_new: Signed
@@ -148,6 +162,7 @@ class Submit(_Line, tag="submit"):
     session: Text | None = None
     consume: bool = False
     identity: IdentityFields | None = None
+    spans: list[Span] = []
 
 
 class Admission(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -335,10 +350,11 @@ class Found(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
 
 
 class Lookup(_Line, tag="lookup"):
-    """What a prompt would hit; ``hit`` is absent where nothing is found."""
+    """What a prompt, with ``spans`` as for ``submit``, would hit; ``hit`` is absent where nothing is found."""
 
     prompt: Runs
     identity: IdentityFields | None = None
+    spans: list[Span] = []
     hit: Found | None = None
 
 

@@ -11,13 +11,16 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from kvcrucible.contract.errors import RefusalKind
+from kvcrucible.contract.media import TokenSpan
 from kvcrucible.contract.tiers import Tier
 from kvcrucible.contract.tokens import Tokens, count
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Everything beside the token ids that must be equal for two prefixes to be one (DESIGN 4.9)."""
+    """Everything beside the tokens, with their types and media, that must be equal for two prefixes to be one (DESIGN
+    4.9).
+    """
 
     adapter: str = ""
     tenant_salt: str = ""
@@ -32,7 +35,7 @@ DEFAULT_IDENTITY = Identity()
 class Submit:
     """Queue a request.  ``max_new`` counts positions after the prompt; ``consume`` lets it take a continuation by Move.
 
-    Value: the new sequence id.
+    ``spans``: which tokens of the prompt stand for media, in order (decision 0022).  Value: the new sequence id.
     """
 
     prompt: Tokens
@@ -40,6 +43,7 @@ class Submit:
     session: str | None = None
     consume: bool = False
     identity: Identity = DEFAULT_IDENTITY
+    spans: tuple[TokenSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +172,11 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Ask what a prompt would hit.  Value: ``Hit`` or None.  Changes nothing."""
+    """Ask what a prompt, with ``spans`` as for :class:`Submit`, would hit; changes nothing.  Value: ``Hit`` or None."""
 
     prompt: Tokens
     identity: Identity = DEFAULT_IDENTITY
+    spans: tuple[TokenSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

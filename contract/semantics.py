@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kvcrucible.contract.errors import RefusalKind
+from kvcrucible.contract.media import MAX_MEDIA, MAX_TOKEN_TYPE, TokenSpan, spans_in_place, spans_named
 from kvcrucible.contract.operations import (
     Append,
     BeginUnit,
@@ -54,12 +55,13 @@ ACTIVE = frozenset({State.PREFILL, State.DECODE})
 class Facts:
     """What is known before an operation.  Counts are tokens unless named ``_pages``.
 
-    ``position``: where the operation cuts or forks.  ``count``: positions that it writes in Main, ``backend`` those
-    that it says it writes in the speculative backend.  ``frontier``: Main's; ``backend_frontier``: the backend's, None
-    on an engine without one.  ``limit``: the last position that the sequence may reach, or that a new one would reach.
-    ``repeated``: the same sequence is named twice in one unit.  Page counts are vectors in pool order, empty where
-    they do not matter: ``entitlement_pages``: ceil(limit / P) of a new one.  ``need_pages``: pages that it takes from
-    free.  ``available_pages``: free now, plus what releasing every releasable continuation would free.
+    ``spans``: what the operation says of its prompt.  ``position``: where it cuts or forks.  ``count``: positions that
+    it writes in Main, ``backend`` those that it says it writes in the speculative backend.  ``frontier``: Main's;
+    ``backend_frontier``: the backend's, None on an engine without one.  ``limit``: the last position that the sequence
+    may reach, or that a new one would reach.  ``repeated``: the same sequence is named twice in one unit.  Page counts
+    are vectors in pool order, empty where they do not matter: ``entitlement_pages``: ceil(limit / P) of a new one.
+    ``need_pages``: pages that it takes from free.  ``available_pages``: free now, plus what releasing every releasable
+    continuation would free.
 
     Of the Host tier (decision 0013): ``host``: the engine has one.  ``transfer_known``: the id names a transfer that is
     not over.  ``resident``: every page of the holder is visible on Device.  ``movable_pages``: pages that the operation
@@ -75,6 +77,7 @@ class Facts:
     frontier: int = 0
     backend_frontier: int | None = None
     prompt: int = 0
+    spans: tuple[TokenSpan, ...] = ()
     position: int = 0
     count: int = 0
     backend: int | None = None
@@ -345,6 +348,22 @@ ROWS: tuple[Row, ...] = (
         lambda f: f.prompt == 0,
         "A prompt has at least one token.",
         "4.14.2",
+    ),
+    _row(
+        "span-places",
+        {Submit, Lookup},
+        RefusalKind.BAD_ARGUMENT,
+        lambda f: not spans_in_place(f.spans, f.prompt),
+        "Spans are in order, do not overlap, have a token each and lie within the prompt.",
+        "4.9",
+    ),
+    _row(
+        "span-names",
+        {Submit, Lookup},
+        RefusalKind.BAD_ARGUMENT,
+        lambda f: not spans_named(f.spans),
+        f"A span has a token type of at most {MAX_TOKEN_TYPE} characters or a media digest of at most {MAX_MEDIA}.",
+        "4.9",
     ),
     _row(
         "negative-growth",

@@ -15,7 +15,7 @@ from typing import Any, get_args, get_type_hints
 
 from kvcrucible.contract.operations import Identity
 from kvcrucible.contract.tiers import Tier as Tier  # noqa: PLC0414 - known by this name, too
-from kvcrucible.contract.tokens import Tokens
+from kvcrucible.contract.tokens import MediaSource, Tokens
 
 #: Name and version of the serialised form; a change of meaning raises the number.
 SNAPSHOT_FORMAT = "kvcrucible.snapshot/3"
@@ -366,6 +366,9 @@ def _value_from_plain(hint: Any, value: Any) -> Any:
 
 
 def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        # Among what is in lists, only tokens' sources are objects.
+        return MediaSource(**value)
     return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
 
 

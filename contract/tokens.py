@@ -5,6 +5,10 @@ prefix block is one run, generated text is another, and a literal token id ``t``
 sequences are equal exactly when their canonical runs are equal, so a prompt of 100,000 tokens is compared as a few
 hundred tuples.
 
+Tokens of a media item carry its label in their source (:class:`MediaSource`, decision 0022): they equal no text and no
+token of another item, type or place in it.  Operations carry plain tokens and spans beside them;
+:mod:`kvcrucible.contract.media` puts the two together.
+
 A *canonical* sequence has no empty run and no two neighbours that could be joined.  Every function here takes and
 returns canonical sequences; :func:`canonical` makes one.  Nothing here mutates its arguments.
 """
@@ -13,13 +17,30 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import accumulate, islice
 from operator import itemgetter
 from typing import TypeAlias
 
-Run: TypeAlias = tuple[int, int, int]
+
+@dataclass(frozen=True, slots=True)
+class MediaSource:
+    """Source of tokens inside a media span; the value of such a token is its offset within the span.
+
+    The token at offset ``o`` is the plain token ``(source, lead + o)``.  Equality of the fields decides, nothing is
+    hashed or interned, and no plain source, which is an integer, is ever equal to one.
+    """
+
+    token_type: str
+    media: str
+    source: int
+    lead: int
+
+
+Source: TypeAlias = int | MediaSource
+Run: TypeAlias = tuple[Source, int, int]
 Tokens: TypeAlias = tuple[Run, ...]
-Token: TypeAlias = tuple[int, int]
+Token: TypeAlias = tuple[Source, int]
 
 #: Source of runs whose values are a tokenizer's ids rather than offsets into something.
 LITERAL = -1

@@ -13,6 +13,7 @@ from functools import partial
 
 from kvcrucible.contract.config import EngineConfig
 from kvcrucible.contract.errors import BadArgument, StaleHandle, WrongState
+from kvcrucible.contract.media import TokenSpan
 from kvcrucible.contract.operations import (
     DEFAULT_IDENTITY,
     AdmissionMode,
@@ -28,7 +29,7 @@ from kvcrucible.contract.operations import (
     Work,
 )
 from kvcrucible.contract.snapshot import Touched
-from kvcrucible.contract.tokens import Tokens, count, prefix
+from kvcrucible.contract.tokens import Tokens, prefix
 from kvcrucible.engine import admission, backfill, guards, movement, starting, units
 from kvcrucible.engine.admission import Plan
 from kvcrucible.engine.bundle import cut_bundle
@@ -39,6 +40,7 @@ from kvcrucible.engine.pool import PagePool
 from kvcrucible.engine.prefix import TokenHash
 from kvcrucible.engine.records import Continuation, Request, Sequence, Unit, request_of
 from kvcrucible.engine.space import close_spaces
+from kvcrucible.engine.spans import known_as
 from kvcrucible.engine.storage.interface import HostMemory, Storage
 from kvcrucible.engine.storage.null import per_pool
 from kvcrucible.engine.streams import AnsweredStream, Device, ImmediateDevice, UnitFences
@@ -104,20 +106,20 @@ class Engine:
         session: str | None = None,
         consume: bool = False,
         identity: Identity = DEFAULT_IDENTITY,
+        spans: tuple[TokenSpan, ...] = (),
     ) -> int:
-        """Queue a request and return its sequence id.
+        """Queue a request and return its sequence id; ``spans`` say which tokens stand for media (decision 0022).
 
-        Raises ``BadArgument`` for an empty prompt or a negative ``max_new``, ``LimitExceeded`` for what can never run.
+        Raises ``BadArgument`` for an empty prompt, spans that are not in place or a negative ``max_new``,
+        ``LimitExceeded`` for what can never run.
         """
         self._enter()
-        length = count(prompt)
-        if length == 0:
-            raise BadArgument("submit an empty prompt", "0 tokens", "give at least one token")
+        known = known_as("submit", prompt, spans)
         guards.require_growth(max_new)
-        guards.require_placeable(length + max_new, self.config.max_context, self.pools)
+        request = request_of(self._next_sequence, Submit(known, max_new, session, consume, identity))
+        guards.require_placeable(request.limit, self.config.max_context, self.pools)
         sequence = self._number()
-        request = Submit(prompt, max_new, session, consume, identity)
-        self.queue[sequence] = request_of(sequence, request)
+        self.queue[sequence] = request
         return sequence
 
     def schedule(self) -> Scheduled:
@@ -308,12 +310,12 @@ class Engine:
 
     # -- context cache -------------------------------------------------------------------------------------------------
 
-    def lookup(self, prompt: Tokens, identity: Identity = DEFAULT_IDENTITY) -> Hit | None:
-        """Return what ``prompt`` would hit; changes nothing.  Raises ``BadArgument`` for an empty prompt."""
+    def lookup(
+        self, prompt: Tokens, identity: Identity = DEFAULT_IDENTITY, spans: tuple[TokenSpan, ...] = ()
+    ) -> Hit | None:
+        """Return what ``prompt`` would hit; changes nothing.  Raises ``BadArgument`` as :meth:`submit` does."""
         self._enter()
-        if not prompt:
-            raise BadArgument("look up an empty prompt", "0 tokens", "give at least one token")
-        return self.cache.lookup(prompt, identity)
+        return self.cache.lookup(known_as("look up", prompt, spans), identity)
 
     def release(self, continuation: int) -> None:
         """Drop a continuation.  Raises ``StaleHandle``, or ``WrongState`` where it is none or pinned."""

@@ -45,8 +45,8 @@ def counters(engine: Engine) -> tuple[tuple[int, int, int], ...]:
 
 def _call(engine: Engine, operation: Operation) -> Value:
     match operation:
-        case Submit(prompt, max_new, session, consume, identity):
-            return engine.submit(prompt, max_new, session, consume, identity)
+        case Submit(prompt, max_new, session, consume, identity, spans):
+            return engine.submit(prompt, max_new, session, consume, identity, spans)
         case TryAdmit(sequence):
             return engine.try_admit(sequence)
         case Schedule():
@@ -69,8 +69,8 @@ def _call(engine: Engine, operation: Operation) -> Value:
             engine.release(continuation)
         case Pin(continuation, pinned):
             engine.pin(continuation, pinned)
-        case Lookup(prompt, identity):
-            return engine.lookup(prompt, identity)
+        case Lookup(prompt, identity, spans):
+            return engine.lookup(prompt, identity, spans)
         case Demote(continuation, keep):
             return engine.demote(continuation, keep)
         case Restore(continuation, keep):

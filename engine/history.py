@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from kvcrucible.contract import history, operations
 from kvcrucible.contract.config import LRU, EngineConfig
 from kvcrucible.contract.errors import InputError
 from kvcrucible.contract.history import HISTORY_FORMAT, MAX_LINE_BYTES, Header, Line, Shown
+from kvcrucible.contract.media import TokenSpan
 from kvcrucible.contract.operations import (
     DEFAULT_IDENTITY,
     Admitted,
@@ -28,6 +29,7 @@ from kvcrucible.contract.operations import (
     Waiting,
 )
 from kvcrucible.contract.snapshot import Snapshot, Tier
+from kvcrucible.contract.tokens import Tokens
 from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.history_lines import split
 
@@ -130,14 +132,15 @@ class HistoryWriter:
         given: Any = None if refused is not None else outcome.value
         evicted, given_up = list(outcome.evicted), list(outcome.given_up)
         match operation:
-            case operations.Submit(prompt, max_new, session, consume, identity):
+            case operations.Submit(prompt, max_new, session, consume, identity, spans):
                 return history.Submit(
-                    prompt=list(prompt),
+                    prompt=_runs(prompt),
                     max_new=max_new,
                     sequence=given,
                     session=session,
                     consume=consume,
                     identity=_identity(identity),
+                    spans=_spans(spans),
                     refused=refused,
                 )
             case operations.TryAdmit(sequence):
@@ -194,14 +197,18 @@ class HistoryWriter:
                 return history.Release(continuation=continuation, refused=refused)
             case operations.Pin(continuation, pinned):
                 return history.Pin(continuation=continuation, pinned=pinned, refused=refused)
-            case operations.Lookup(prompt, identity):
+            case operations.Lookup(prompt, identity, spans):
                 found = None
                 if isinstance(given, Hit):
                     found = history.Found(
                         source=given.source, length=given.length, checkpoint=given.checkpoint
                     )
                 return history.Lookup(
-                    prompt=list(prompt), identity=_identity(identity), hit=found, refused=refused
+                    prompt=_runs(prompt),
+                    identity=_identity(identity),
+                    spans=_spans(spans),
+                    hit=found,
+                    refused=refused,
                 )
             case operations.Demote(continuation, keep):
                 demote = history.Demote(continuation=continuation, keep=keep, transfer=given, refused=refused)
@@ -241,7 +248,7 @@ class HistoryWriter:
         if isinstance(work, operations.Prefill):
             prefill, append = work.count, None
         else:
-            prefill, append = None, list(work.tokens)
+            prefill, append = None, _runs(work.tokens)
         return history.Work(
             sequence=work.sequence,
             prefill=prefill,
@@ -329,6 +336,15 @@ def _identity(identity: Identity) -> history.IdentityFields | None:
     return history.IdentityFields(
         identity.adapter, identity.tenant_salt, identity.weights_epoch, identity.position_mode
     )
+
+
+def _runs(tokens: Tokens) -> history.Runs:
+    """Return the runs of an operation, which are plain: what its spans say stands beside them."""
+    return cast("history.Runs", list(tokens))
+
+
+def _spans(spans: tuple[TokenSpan, ...]) -> list[history.Span]:
+    return [history.Span(one.start, one.length, one.token_type, one.media) for one in spans]
 
 
 def _wait(told: Waiting) -> history.Wait:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvcrucible.contract.capabilities import Capabilities
+from kvcrucible.contract.media import plain
 from kvcrucible.contract.operations import Operation, Truncate
 from kvcrucible.contract.snapshot import ContinuationState, SequenceState, Snapshot
 from kvcrucible.invariants.judgements import PREDICTED_OUTCOME
@@ -89,7 +90,8 @@ def _holders(
             continue
         state = shown[owner]
         fields: list[tuple[str, str, object, object]] = [
-            (token_invariant, "tokens", state.tokens, model.tokens(owner)),
+            (token_invariant, "tokens", plain(state.tokens), model.tokens(owner)),
+            ("exact-prefix-identity", "tokens with their labels", state.tokens, model.known_as(owner)),
             ("exact-prefix-identity", "identity", state.identity, model.identity(owner)),
             (PREDICTED_OUTCOME, "session", state.session, model.session(owner)),
         ]

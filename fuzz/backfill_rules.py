@@ -13,7 +13,7 @@ from kvcrucible.fuzz.succession import SuccessionRules
 
 
 class BackfillRules(SuccessionRules):
-    """All rules; the one here lines requests up behind one that cannot start while the others run."""
+    """Further rules; the one here lines requests up behind one that cannot start while the others run."""
 
     @can("Cancel", "Finish", "Pin", "Schedule", there=any_active)
     @rule(
@@ -79,9 +79,11 @@ class BackfillRules(SuccessionRules):
         wanted = [*behind, (pick % 3 > 0, last)]
         for number, (known, beyond) in enumerate(wanted):
             length = self.placeable(max(1, self._beside_the_head(asked, beyond)), 0, large=False)
-            tokens = model.tokens(longest) if known and longest in model.sequences() else ()
+            shares = known and longest in model.sequences()
+            tokens = model.tokens(longest) if shares else ()
             prompt = prefix(canonical([*prefix(tokens, length - 1), (source, 710, 1)]), length)
-            self.take(Submit(prompt, length - count(prompt)))
+            spans = self.spans_of(longest, count(tokens), length - 1) if shares else ()
+            self.take(Submit(prompt, length - count(prompt), spans=spans))
             asked = asked + length if together else 0
             if not together or number == len(wanted) - 1:
                 self.take(Schedule())

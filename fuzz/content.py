@@ -51,7 +51,8 @@ class Content:
                 break
             following = self._next.get((state, token))
             if following is None:
-                text = b"%d:%d" % token
+                source, value = token
+                text = f"{source}:{value}".encode()
                 following = self._next[state, token] = blake2b(
                     state + text, digest_size=_STATE_BYTES
                 ).digest()

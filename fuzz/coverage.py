@@ -35,6 +35,7 @@ from kvcrucible.fuzz import (
     coverage_backfill,
     coverage_cache,
     coverage_host,
+    coverage_media,
     coverage_room,
 )
 from kvcrucible.fuzz.goals import (
@@ -54,7 +55,7 @@ from kvcrucible.fuzz.goals import (
 )
 
 #: Modules that register further goals as they are imported.
-PARTS = (coverage_backend, coverage_backfill, coverage_cache, coverage_host, coverage_room)
+PARTS = (coverage_backend, coverage_backfill, coverage_cache, coverage_host, coverage_media, coverage_room)
 
 __all__ = ["GOALS", "Goal", "admissions", "observe", "reached", "within_reach"]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from kvcrucible.contract.config import pages_for
 from kvcrucible.contract.errors import RefusalKind
+from kvcrucible.contract.media import labelled
 from kvcrucible.contract.operations import (
     AdmissionMode,
     BeginUnit,
@@ -207,7 +208,7 @@ def _hit_capped(seen: Seen) -> bool:
     if not isinstance(hit, Hit) or not _lags(seen.before, hit.source):
         return False
     owner = seen.before.sequences.get(hit.source) or seen.before.continuations[hit.source]
-    common = common_prefix(seen.operation.prompt, owner.tokens)
+    common = common_prefix(labelled(seen.operation.prompt, seen.operation.spans), owner.tokens)
     return hit.length == seen.before.spaces[hit.source, 1].frontier < common
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvcrucible.contract.errors import RefusalKind
+from kvcrucible.contract.media import labelled
 from kvcrucible.contract.operations import (
     Cancel,
     EndUnit,
@@ -50,7 +51,7 @@ def _prefers(seen: Seen) -> bool:
     for checkpoint, entry in seen.before.findable.items():
         if checkpoint >= hit.checkpoint or entry.identity != lookup.identity:
             continue
-        equal = min(common_prefix(entry.tokens, lookup.prompt), most) == hit.length
+        equal = min(common_prefix(entry.tokens, labelled(lookup.prompt, lookup.spans)), most) == hit.length
         if equal and not resident(seen.before, seen.before.checkpoints[checkpoint].owner):
             return True
     return False

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hypothesis.stateful import RuleBasedStateMachine
 
 from kvcrucible.contract.capabilities import Capabilities
+from kvcrucible.contract.media import TokenSpan, spans_below
 from kvcrucible.contract.operations import (
     Append,
     BeginUnit,
@@ -114,6 +115,10 @@ class Driver(RuleBasedStateMachine):
     def supported(self) -> frozenset[str]:
         """Names of the operations that the engine carries out."""
         return self.capabilities.operations
+
+    def spans_of(self, owner: int, *lengths: int) -> tuple[TokenSpan, ...]:
+        """Return what an owner's spans say of a prompt that begins with so many of its tokens, the least of them."""
+        return spans_below(self.lock.model.spans(owner), min(lengths))
 
     # -- drawing from what is there ------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kvcrucible.contract.capabilities import Capabilities
+from kvcrucible.contract.media import labelled
 from kvcrucible.contract.operations import Admitted, Identity, Operation, Outcome, Scheduled, Value
 from kvcrucible.contract.snapshot import PageState, Snapshot, Tier
 from kvcrucible.contract.tokens import Tokens
@@ -29,7 +30,7 @@ class Queued:
 class Observation:
     """What was there before an operation.  ``slack``: pages that it needs minus those it can get (None: not known).
 
-    ``consuming``: queued requests that may take any continuation.  ``prompts``: prompts of queued requests, ``queued``
+    ``consuming``: queued requests that may take any continuation.  ``prompts``: of queued ones, labelled; ``queued``:
     what else they ask for.  ``tried``: of each, the continuations of which it has started a restore; ``sunk``: those
     that were sunk for it.  ``passers``: active sequences that were let past the head of the queue.
     """
@@ -120,7 +121,7 @@ class Goal:
 def observe(model: AccountingModel, before: Snapshot, operation: Operation) -> Observation:
     """Note what is there before ``operation``; the model has not yet been told of it."""
     books = model.books
-    prompts = {request: entry.prompt for request, entry in books.queued.items()}
+    prompts = {request: labelled(entry.prompt, entry.spans) for request, entry in books.queued.items()}
     queued = {
         request: Queued(
             entry.session, entry.identity, tuple([books.pages(entry.limit, pool) for pool in books.pools])

@@ -172,7 +172,9 @@ class HostRules(PressureRules, Journeys):
             case "cancel" if started is not None:
                 self.take(CancelTransfer(started))
             case "lookup":
-                self.take(Lookup(canonical([*model.tokens(sequence), (2, 900, 1)]), model.identity(sequence)))
+                prompt = canonical([*model.tokens(sequence), (2, 900, 1)])
+                spans = self.spans_of(sequence, model.frontier(sequence))
+                self.take(Lookup(prompt, model.identity(sequence), spans))
             case "demote":
                 self.take(Demote(sequence), Restore(sequence))
         return None

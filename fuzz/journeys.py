@@ -97,7 +97,9 @@ class Journeys(Returns):
             self.take(Release(sequence))
         self.settle()
         if route.cut:
-            self.take(Lookup(canonical([*model.tokens(other), (2, 900, 1)]), model.identity(other)))
+            prompt = canonical([*model.tokens(other), (2, 900, 1)])
+            spans = self.spans_of(other, model.frontier(other))
+            self.take(Lookup(prompt, model.identity(other), spans))
         for kept in (other, sequence):
             if kept in model.continuations():
                 self.take(Restore(kept, route.keep))

@@ -306,7 +306,7 @@ class LockStep:
 
     def _model_tokens(self) -> dict[int, Tokens]:
         return {
-            owner: self.model.tokens(owner)
+            owner: self.model.known_as(owner)
             for owner in [*self.model.sequences(), *self.model.continuations()]
         }
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
 from kvcrucible.contract.capabilities import Capabilities
-from kvcrucible.fuzz.backfill_rules import BackfillRules
 from kvcrucible.fuzz.driver import Recorder
 from kvcrucible.fuzz.lockstep import Tally
+from kvcrucible.fuzz.media_rules import MediaRules
 from kvcrucible.fuzz.rules import Rules
 from kvcrucible.fuzz.setting import Setting
 
@@ -25,7 +25,7 @@ def machine_class(
     """
     owner, rather = (capabilities, tally, recorder), favoured
 
-    class Campaign(BackfillRules):
+    class Campaign(MediaRules):
         """One example: an engine and the reference in lock step."""
 
         capabilities, tally, recorder = owner

@@ -56,7 +56,9 @@ class Moving(Driver):
         known, alive = model.tokens(owner), set(model.sequences())
         prompt = canonical([*known, (1, 300, max(1, own.tokens(self.page_size)))])
         length = self.placeable(count(prompt), 0, large=False)
-        request = Submit(prefix(prompt, length), 0, model.session(owner), consume, model.identity(owner))
+        spans = self.spans_of(owner, count(known), length)
+        identity = model.identity(owner)
+        request = Submit(prefix(prompt, length), 0, model.session(owner), consume, identity, spans)
         self.start(request, patient=False, prefill=prefill)
         return self.newest(alive)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kvcrucible.contract.media import labelled
 from kvcrucible.contract.operations import (
     AdmissionMode,
     Admitted,
@@ -96,8 +97,8 @@ class PayloadTwin:
         ``tokens``: committed tokens of every living sequence and continuation *before* the operation.
         """
         match operation, outcome.value:
-            case Submit(prompt=prompt), int(sequence):
-                self._prompts[sequence] = prompt
+            case Submit(prompt=prompt, spans=spans), int(sequence):
+                self._prompts[sequence] = labelled(prompt, spans)
             case Fork(source=source, position=position), int(child):
                 self._fork(source, child, position)
             case Truncate(sequence=sequence, position=position), _:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
+from kvcrucible.contract.media import spans_below
 from kvcrucible.contract.operations import Checkpoint, Finish, Fork, Lookup, Pin, Submit
 from kvcrucible.contract.tokens import canonical, count, prefix
 from kvcrucible.fuzz.draws import IDENTITIES, SOURCES, Length, identities, lengths, picks
@@ -49,7 +50,7 @@ class PressureRules(Rules):
             work = self.work(sequence, back, source)
             if work is not None:
                 self.write((work,), commit=True)
-        known, identity = model.tokens(sequence), model.identity(sequence)
+        known, identity, spans = model.tokens(sequence), model.identity(sequence), model.spans(sequence)
         frontier = count(known)
         ending = [sequence]
         for _ in range(twins):
@@ -65,7 +66,14 @@ class PressureRules(Rules):
         prompt = canonical([*kept, (source, 500, max(1, own.tokens(self.page_size)))])
         length = self.placeable(count(prompt), 0, large=False)
         whole = self.lock.setting.placeable_tokens - spare * self.page_size
-        request = Submit(prefix(prompt, length), max(0, whole - length), session, consume, identity)
+        request = Submit(
+            prefix(prompt, length),
+            max(0, whole - length),
+            session,
+            consume,
+            identity,
+            spans_below(spans, min(count(kept), length)),
+        )
         self.start(request, patient=False, prefill=True)
 
     @can("Fork", "Checkpoint", "Lookup", there=any_idle)
@@ -78,4 +86,5 @@ class PressureRules(Rules):
         alive = set(model.sequences())
         self.take(Fork(sequence, model.frontier(sequence), 0))
         self.take(*(Checkpoint(child) for child in set(model.sequences()) - alive))
-        self.take(Lookup(canonical([*model.tokens(sequence), (2, 900, 1)]), IDENTITIES[other]))
+        prompt = canonical([*model.tokens(sequence), (2, 900, 1)])
+        self.take(Lookup(prompt, IDENTITIES[other], self.spans_of(sequence, model.frontier(sequence))))

@@ -76,7 +76,8 @@ class Returns(Moving):
         known, identity = prefix(model.tokens(kept), shared), model.identity(kept)
         prompt = canonical([*known, (route.source, 800, 1)])
         length = self.placeable(count(prompt), 0, large=False)
-        self.take(Submit(prefix(prompt, length), 0, model.session(kept), route.down, identity), Schedule())
+        spans, session = self.spans_of(kept, shared, length), model.session(kept)
+        self.take(Submit(prefix(prompt, length), 0, session, route.down, identity, spans), Schedule())
         if route.cut:
             self.take(*(CancelTransfer(one) for one in model.transfers()))
         self.happens(route.first)

@@ -15,6 +15,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from kvcrucible.contract.media import TokenSpan
 from kvcrucible.contract.operations import (
     Append,
     BeginUnit,
@@ -176,7 +177,8 @@ class Rules(Driver):
         length = self.placeable(count(prompt), 0, large=False)
         more = self.placeable(grow.tokens(self.page_size), length, large=False)
         session = None if model.state(owner) in ACTIVE else model.session(owner) or "a"
-        request = Submit(prefix(prompt, length), more, session, consume, model.identity(owner))
+        spans = self.spans_of(owner, count(known), length)
+        request = Submit(prefix(prompt, length), more, session, consume, model.identity(owner), spans)
         self.start(request, patient=False, prefill=True, reach=reach)
         newest = max(model.sequences(), default=None)
         if keep and newest is not None and not model.in_flight(newest):
@@ -404,9 +406,11 @@ class Rules(Driver):
         """Look up what a live sequence holds and a little more, or something drawn."""
         owner = self.held(pick)
         prompt = self.prompt(shared, own, source)
+        spans: tuple[TokenSpan, ...] = ()
         if known and owner is not None:
             prompt = canonical([*self.lock.model.tokens(owner), (2, 900, more)])
-        self.take(Lookup(prompt, IDENTITIES[identity]))
+            spans = self.spans_of(owner, self.lock.model.frontier(owner))
+        self.take(Lookup(prompt, IDENTITIES[identity], spans))
 
     # -- handles that mean nothing -------------------------------------------------------------------------------
 

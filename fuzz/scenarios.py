@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvcrucible.contract.config import EngineConfig, HostSpec, PoolSpec
+from kvcrucible.contract.media import TokenSpan
 from kvcrucible.contract.operations import (
     Append,
     BeginUnit,
@@ -149,6 +150,10 @@ CELLS: dict[tuple[str, str], Scenario] = {
     ("backend-ahead", "Append"): _after(_FILLED, BeginUnit((Append(0, _ONE, backend=2),)), _with_backend()),
     ("empty-prompt", "Submit"): _after((), Submit(EMPTY, 1)),
     ("empty-prompt", "Lookup"): _after((), Lookup(EMPTY)),
+    ("span-places", "Submit"): _after((), Submit(run(0, 0, 4), 1, spans=(TokenSpan(3, 2, "image"),))),
+    ("span-places", "Lookup"): _after((), Lookup(run(0, 0, 4), spans=(TokenSpan(3, 2, "image"),))),
+    ("span-names", "Submit"): _after((), Submit(run(0, 0, 4), 1, spans=(TokenSpan(1, 2),))),
+    ("span-names", "Lookup"): _after((), Lookup(run(0, 0, 4), spans=(TokenSpan(1, 2),))),
     ("negative-growth", "Submit"): _after((), Submit(run(0, 0, 4), -1)),
     ("negative-growth", "Fork"): _after(_FILLED, Fork(0, 4, -1)),
     ("fork-position", "Fork"): _after(_FILLED, Fork(0, 5, 1)),

@@ -214,7 +214,7 @@ class AccountingModel(Room):
             return
         left_out = [owner for owner, entry in books.holders().items() if entry.unit is not None]
         while True:
-            hit = books.best_hit(request.prompt, request.identity, frozenset(left_out))
+            hit = books.best_hit(request.prompt, request.spans, request.identity, frozenset(left_out))
             if hit is None:
                 break
             missing = list(chain(*books.missing(books.holders()[hit.source], hit.length)))
@@ -346,13 +346,15 @@ class AccountingModel(Room):
         """Carry out an operation that takes no pages and that no row refuses."""
         books = self.books
         match operation:
-            case Submit(prompt, max_new, session, consume, identity):
+            case Submit(prompt, max_new, session, consume, identity, spans):
                 sequence = books.new_sequence()
                 limit, nothing = count(prompt) + max_new, [list[Page]() for _ in books.pools]
-                books.queued[sequence] = Entry(prompt, limit, session, identity, consume, pages=nothing)
+                books.queued[sequence] = Entry(
+                    prompt, limit, session, identity, consume, spans, pages=nothing
+                )
                 return sequence
-            case Lookup(prompt, identity):
-                return books.best_hit(prompt, identity, left_out=frozenset())
+            case Lookup(prompt, identity, spans):
+                return books.best_hit(prompt, spans, identity, left_out=frozenset())
             case EndUnit(unit, commit):
                 return acts.end_unit(books, unit, commit)
             case Checkpoint(sequence):

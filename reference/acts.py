@@ -32,6 +32,7 @@ from kvcrucible.contract.operations import (
 from kvcrucible.contract.tokens import prefix, span
 from kvcrucible.reference.books import Books
 from kvcrucible.reference.holdings import Entry, UnitWork
+from kvcrucible.reference.labels import cut
 from kvcrucible.reference.pages import Page
 
 #: (leased, reserved, free) of each pool.
@@ -115,6 +116,7 @@ def fork(books: Books, operation: Fork) -> int:
         limit=position + operation.max_new,
         session=operation.session,
         identity=source.identity,
+        spans=cut(source.spans, position),
         tokens=tokens,
         backend=min(position, source.backend),
         pages=books.shared_by_fork(source, position),

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from kvcrucible.contract.operations import Hit, Identity
 from kvcrucible.contract.semantics import State
-from kvcrucible.contract.tokens import Tokens, common_prefix, concat, count, prefix
+from kvcrucible.contract.tokens import Tokens, concat, count, prefix
 from kvcrucible.reference.holdings import Entry, Holdings, Mark, UnitWork
+from kvcrucible.reference.labels import Spans, common, cut
 from kvcrucible.reference.pages import Page
 
 
@@ -34,15 +35,17 @@ class Books(Holdings):
         entry = self.active[sequence]
         return State.PREFILL if entry.frontier < count(entry.prompt) else State.DECODE
 
-    def best_hit(self, prompt: Tokens, identity: Identity, left_out: frozenset[int]) -> Hit | None:
-        """Compare ``prompt`` with every checkpoint whose owner is not ``left_out``; of equal hits a resident owner's
-        wins, then the lowest id.
+    def best_hit(
+        self, prompt: Tokens, spans: Spans, identity: Identity, left_out: frozenset[int]
+    ) -> Hit | None:
+        """Compare ``prompt`` and its ``spans`` with every checkpoint whose owner is not ``left_out``; of equal hits a
+        resident owner's wins, then the lowest id.
         """
         found: list[tuple[int, bool, int, int]] = []
         for mark_id, mark in self.marks.items():
             if mark.identity != identity or mark.owner in left_out:
                 continue
-            length = min(common_prefix(prompt, mark.tokens), count(prompt) - 1)
+            length = min(common(prompt, spans, mark.tokens, mark.spans), count(prompt) - 1)
             if length > 0:
                 found.append((-length, not self.resident(self.holders()[mark.owner]), mark_id, mark.owner))
         if not found:
@@ -154,6 +157,7 @@ class Books(Holdings):
             copied.append(shared)
         entry.tokens = prefix(entry.tokens, position)
         entry.prompt = prefix(entry.prompt, position)
+        entry.spans = cut(entry.spans, position)
         entry.backend = min(entry.backend, position)
         self.marks = {
             mark_id: mark
@@ -169,7 +173,9 @@ class Books(Holdings):
         for mark_id, mark in self.marks.items():
             if mark.owner == owner and count(mark.tokens) == position:
                 return mark_id
-        self.marks[self.next_mark] = Mark(owner, prefix(entry.tokens, position), entry.identity)
+        self.marks[self.next_mark] = Mark(
+            owner, prefix(entry.tokens, position), entry.identity, cut(entry.spans, position)
+        )
         self.next_mark += 1
         return self.next_mark - 1
 

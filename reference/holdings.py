@@ -17,6 +17,7 @@ from kvcrucible.contract.config import EngineConfig, pages_for
 from kvcrucible.contract.operations import Identity
 from kvcrucible.contract.snapshot import Tier
 from kvcrucible.contract.tokens import EMPTY, Tokens, count
+from kvcrucible.reference.labels import Spans
 from kvcrucible.reference.pages import Extent, Fence, Move, Page, Transfer
 
 
@@ -24,7 +25,8 @@ from kvcrucible.reference.pages import Extent, Fence, Move, Page, Transfer
 class Entry:
     """One sequence id's request, active sequence or continuation.
 
-    ``prompt``: what is to be prefilled, from position 0.  ``tokens``: what is committed in Main.  ``backend``: how
+    ``prompt``: what is to be prefilled, from position 0.  ``tokens``: what is committed in Main.  Both are plain;
+    ``spans`` say which of them stand for media (0022).  ``backend``: how
     many of them the backend has too.  ``pages``: a list for each pool.  ``returned``: for each pool, what has touched
     the pages that went back to its reservation and are not at rest, the earliest first (0013).  ``limit``: the last
     position that it may reach, plus 1.  ``unit``: the unit that has selected it.  ``passed``: the head of the queue
@@ -37,6 +39,7 @@ class Entry:
     session: str | None
     identity: Identity
     consume: bool = False
+    spans: Spans = ()
     tokens: Tokens = EMPTY
     backend: int = 0
     pages: list[list[Page]] = field(default_factory=list)
@@ -70,11 +73,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One checkpoint: ``tokens`` of ``owner`` that can be found."""
+    """One checkpoint: ``tokens`` of ``owner`` that can be found, with what their ``spans`` say of them."""
 
     owner: int
     tokens: Tokens
     identity: Identity
+    spans: Spans = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvcrucible.contract.media import TokenSpan, labelled
 from kvcrucible.contract.operations import Identity
 from kvcrucible.contract.semantics import State
 from kvcrucible.contract.snapshot import Tier
@@ -46,9 +47,9 @@ class Inspection:
 
     @property
     def checkpoints(self) -> list[tuple[int, int, int, Tokens, Identity]]:
-        """(id, owner, frontier, tokens, identity) of every checkpoint, by id."""
+        """(id, owner, frontier, tokens with their labels, identity) of every checkpoint, by id."""
         return [
-            (mark_id, mark.owner, count(mark.tokens), mark.tokens, mark.identity)
+            (mark_id, mark.owner, count(mark.tokens), labelled(mark.tokens, mark.spans), mark.identity)
             for mark_id, mark in sorted(self.books.marks.items())
         ]
 
@@ -62,8 +63,17 @@ class Inspection:
         return self.books.state(sequence)
 
     def tokens(self, sequence: int) -> Tokens:
-        """Committed tokens."""
+        """Committed tokens, plain; :meth:`spans` say which of them stand for media."""
         return self._entry(sequence).tokens
+
+    def spans(self, sequence: int) -> tuple[TokenSpan, ...]:
+        """What the request's spans say of the sequence's tokens."""
+        return self._entry(sequence).spans
+
+    def known_as(self, sequence: int) -> Tokens:
+        """Committed tokens with what their spans say of them, as an engine shows them (0022)."""
+        entry = self._entry(sequence)
+        return labelled(entry.tokens, entry.spans)
 
     def frontier(self, sequence: int) -> int:
         """Number of tokens committed in Main."""

@@ -99,15 +99,16 @@ class Judging(Inspection):
 
     def _facts(self, operation: Operation) -> Facts:
         match operation:
-            case Submit(prompt, max_new):
+            case Submit(prompt, max_new, spans=spans):
                 facts = Facts(
                     prompt=count(prompt),
+                    spans=spans,
                     max_context=self.config.max_context,
                     capacity_pages=self.books.capacity,
                 )
                 return self._new(facts, count(prompt) + max_new, max_new)
-            case Lookup(prompt):
-                return Facts(prompt=count(prompt))
+            case Lookup(prompt, spans=spans):
+                return Facts(prompt=count(prompt), spans=spans)
             case TryAdmit(sequence):
                 entry = self.books.entry(sequence)
                 busy = entry is not None and self._session_busy(entry.session)

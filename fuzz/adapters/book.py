@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from kvcrucible.contract.config import EngineConfig, pages_for
 from kvcrucible.contract.errors import REFUSALS
+from kvcrucible.contract.media import labelled
 from kvcrucible.contract.operations import (
     DEFAULT_IDENTITY,
     AdmissionMode,
@@ -93,6 +94,7 @@ class Book:
         limit = prompt + operation.max_new
         facts = Facts(
             prompt=prompt,
+            spans=operation.spans,
             max_new=operation.max_new,
             limit=limit,
             max_context=self._config.max_context,
@@ -101,7 +103,7 @@ class Book:
         )
         _refuse(Submit, facts)
         sequence, self._next_sequence = self._next_sequence, self._next_sequence + 1
-        self._records[sequence] = Record(operation.prompt, limit)
+        self._records[sequence] = Record(labelled(operation.prompt, operation.spans), limit)
         self._queue.append(sequence)
         return sequence
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvcrucible.contract import history, operations
+from kvcrucible.contract.media import TokenSpan, labelled
 from kvcrucible.contract.operations import DEFAULT_IDENTITY, Identity
 from kvcrucible.contract.semantics import Facts
 from kvcrucible.contract.tokens import Run
@@ -16,6 +17,18 @@ from kvcrucible.invariants.history.records import Holder
 def identity_of(fields: history.IdentityFields | None) -> Identity:
     """Return the identity that a line states."""
     return DEFAULT_IDENTITY if fields is None else fields.to_identity()
+
+
+def asked_for(line: history.Submit | history.Lookup) -> tuple[list[Run], int, tuple[TokenSpan, ...]]:
+    """Return a line's prompt, plain, its length in tokens, and its spans, which may be out of place."""
+    runs: list[Run] = []
+    extend(runs, line.prompt)
+    return runs, sum([run[2] for run in runs]), tuple([one.to_span() for one in line.spans])
+
+
+def known_as(runs: list[Run], spans: tuple[TokenSpan, ...]) -> list[Run]:
+    """Return a prompt's runs with what its spans, which are in place, say of them."""
+    return list(labelled(tuple(runs), spans)) if spans else runs
 
 
 def checkpoint(ledger: Ledger, line: history.Checkpoint) -> None:
@@ -75,13 +88,13 @@ def unmark(ledger: Ledger, holder: Holder, position: int) -> None:
 
 def lookup(ledger: Ledger, line: history.Lookup) -> None:
     """Judge what a prompt would hit."""
-    runs: list[Run] = []
-    extend(runs, line.prompt)
-    prompt = sum([run[2] for run in runs])
-    if not judge.require(ledger, "lookup", [(operations.Lookup, Facts(prompt=prompt))], line.refused):
+    runs, prompt, spans = asked_for(line)
+    facts = Facts(prompt=prompt, spans=spans)
+    if not judge.require(ledger, "lookup", [(operations.Lookup, facts)], line.refused):
         return
     if not ledger.shows_hits:
         return
+    runs = known_as(runs, spans)
     length, members = ledger.index.best(head(runs, prompt - 1), identity_of(line.identity), lambda own: True)
     own = None
     if length:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kvcrucible.contract.operations import Identity
-from kvcrucible.contract.tokens import Run
+from kvcrucible.contract.tokens import Run, Token
 
 
 class _Node:
@@ -19,7 +19,7 @@ class _Node:
         self.parent, self.edge, self.length = parent, edge, length
         self.members: dict[int, None] = {}
         #: By the first token of the child's edge.
-        self.children: dict[tuple[int, int], _Node] = {}
+        self.children: dict[Token, _Node] = {}
 
 
 class _Cursor:
@@ -31,7 +31,7 @@ class _Cursor:
         self.runs, self.index, self.offset = runs, 0, 0
 
     @property
-    def token(self) -> tuple[int, int] | None:
+    def token(self) -> Token | None:
         if self.index == len(self.runs):
             return None
         source, start, _ = self.runs[self.index]
@@ -206,7 +206,7 @@ def head(runs: list[Run], length: int) -> list[Run]:
     return kept
 
 
-def extend(runs: list[Run], more: list[Run]) -> int:
+def extend(runs: list[Run], more: Iterable[Run]) -> int:
     """Put ``more`` behind ``runs``, joined where runs go on; return by how many runs the list grew."""
     before = len(runs)
     for run in more:

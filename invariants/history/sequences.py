@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 from kvcrucible.contract import history, operations
 from kvcrucible.contract.semantics import Facts, State
-from kvcrucible.contract.tokens import Run
 from kvcrucible.invariants.history import facts as judge
-from kvcrucible.invariants.history.checkpoints import identity_of, mark, unmark
-from kvcrucible.invariants.history.index import extend, head
+from kvcrucible.invariants.history.checkpoints import asked_for, identity_of, known_as, mark, unmark
+from kvcrucible.invariants.history.index import head
 from kvcrucible.invariants.history.ledger import Ledger
 from kvcrucible.invariants.history.outcome import Broken
 from kvcrucible.invariants.history.records import Holder
@@ -19,17 +18,20 @@ from kvcrucible.invariants.history.rows import deactivate
 
 def submit(ledger: Ledger, line: history.Submit) -> None:
     """Queue a request."""
-    runs: list[Run] = []
-    extend(runs, line.prompt)
-    prompt = sum([run[2] for run in runs])
-    facts = Facts(prompt=prompt, max_context=ledger.header.max_context, capacity_pages=tuple(ledger.capacity))
+    runs, prompt, spans = asked_for(line)
+    facts = Facts(
+        prompt=prompt,
+        spans=spans,
+        max_context=ledger.header.max_context,
+        capacity_pages=tuple(ledger.capacity),
+    )
     facts = judge.new(ledger, facts, prompt + line.max_new, line.max_new)
     if not judge.require(ledger, "submit", [(operations.Submit, facts)], line.refused):
         return
     name = ledger.number("sequence", line.sequence)
     holder = Holder(
         name,
-        runs,
+        known_as(runs, spans),
         prompt,
         prompt + line.max_new,
         line.session,
@@ -38,7 +40,7 @@ def submit(ledger: Ledger, line: history.Submit) -> None:
         line.consume,
     )
     ledger.holders[name] = ledger.queue[name] = holder
-    ledger.charge(len(runs) + 1)
+    ledger.charge(len(holder.runs) + 1)
 
 
 def finish(ledger: Ledger, line: history.Finish) -> None:

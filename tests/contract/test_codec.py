@@ -9,6 +9,7 @@ import pytest
 
 from kvcrucible.contract.codec import operation_from_plain, operation_to_plain
 from kvcrucible.contract.errors import InputError
+from kvcrucible.contract.media import TokenSpan
 from kvcrucible.contract.operations import (
     OPERATIONS,
     Append,
@@ -49,7 +50,11 @@ EXAMPLES: tuple[Operation, ...] = (
     Cancel(5),
     Release(2),
     Pin(2, pinned=False),
-    Lookup(((0, 0, 1),), Identity(adapter="a")),
+    Lookup(
+        ((0, 0, 9),),
+        Identity(adapter="a"),
+        (TokenSpan(1, 2, "image", "d"), TokenSpan(3, 4, media="e"), TokenSpan(8, 1, "audio")),
+    ),
     Demote(2, keep=True),
     Restore(2),
     CancelTransfer(0),
@@ -82,6 +87,20 @@ def test_round_trip_through_json(operation: Operation) -> None:
         (["Lookup", {"prompt": [], "identity": {"colour": "red"}}], "no field 'colour'"),
         (["Lookup", {"prompt": [], "identity": {"__doc__": "x"}}], "no field '__doc__'"),
         (["Lookup", {"prompt": [], "identity": {"adapter": 3}}], "adapter is str"),
+        (["Lookup", {"prompt": [], "spans": 3}], "Lookup.spans is tuple"),
+        (["Lookup", {"prompt": [], "spans": [[0, 1]]}], "a span is an object"),
+        (["Lookup", {"prompt": [], "spans": [{"start": 0}]}], "a span is an object with start and length"),
+        (["Lookup", {"prompt": [], "spans": [{"start": 0, "length": True}]}], "spans.length is a 64-bit"),
+        (
+            ["Lookup", {"prompt": [], "spans": [{"start": 0, "length": 1, "colour": "red"}]}],
+            "no field 'colour'",
+        ),
+        (["Lookup", {"prompt": [], "spans": [{"start": 0, "length": 1, "media": 7}]}], "media is text"),
+        (["Lookup", {"prompt": [], "spans": [{"start": 0, "length": 1, "media": "x" * 257}]}], "at most 256"),
+        (
+            ["Lookup", {"prompt": [], "spans": [{"start": 0, "length": 1, "token_type": "x" * 65}]}],
+            "at most 64",
+        ),
         (["BeginUnit", {"work": [["Fork", {}]]}], "unknown work 'Fork'"),
         (["Submit", {"prompt": [], "max_new": 1, "session": 4}], "session is str"),
     ],

@@ -14,6 +14,7 @@ from kvcrucible.contract import operations as ops
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.config import EngineConfig, HostSpec, PoolSpec
 from kvcrucible.contract.history import Header, Line, Shown
+from kvcrucible.contract.media import TokenSpan
 from kvcrucible.contract.operations import (
     Admitted,
     Hit,
@@ -28,7 +29,7 @@ from kvcrucible.contract.operations import (
 from kvcrucible.contract.planes import PlaneSpec
 from kvcrucible.contract.profiles import Geometry, PlaneOrder, storage_profile
 from kvcrucible.contract.snapshot import Tier
-from kvcrucible.contract.tokens import run
+from kvcrucible.contract.tokens import Tokens, count, run
 from kvcrucible.engine.history import header_of
 from kvcrucible.reference.accounting import AccountingModel
 
@@ -132,7 +133,7 @@ class Walk:
             (1, lambda: ops.Cancel(some)),
             (1, lambda: ops.Release(draw.choice([kept, some]))),
             (3, lambda: ops.Pin(kept, draw.random() < 0.4)),
-            (1, lambda: ops.Lookup(self._prompt())),
+            (1, self._lookup),
             (4 if self.config.host else 1, lambda: ops.Demote(kept, draw.random() < 0.4)),
             (4 if self.config.host else 1, lambda: ops.Restore(kept, draw.random() < 0.4)),
             (1, lambda: ops.CancelTransfer(draw.choice([*model.transfers(), 9]))),
@@ -145,11 +146,29 @@ class Walk:
         draw = self.random
         return run(0, 0, draw.randint(0, 10)) + run(draw.randint(1, 3), 50, draw.randint(0, 5))
 
+    def _spans(self, prompt: ops.Tokens) -> tuple[TokenSpan, ...]:
+        """Mostly none; else an item in the part that prompts share, now and then twice in a row or out of place."""
+        draw, size = self.random, count(prompt)
+        if draw.random() < 0.6:
+            return ()
+        kind, digest = draw.choice(
+            [("image", "a"), ("image", "a"), ("image", "b"), ("audio", "a"), ("", "a")]
+        )
+        start, length = draw.choice([0, 2, 2, 3]), draw.choice([2, 4, 4, 6])
+        first = TokenSpan(start, min(length, max(1, size - start)), kind, digest)
+        if draw.random() < 0.3:
+            return (first, TokenSpan(first.stop, draw.randint(0, 3), kind, digest))
+        return (first,)
+
+    def _lookup(self) -> Operation:
+        prompt = self._prompt()
+        return ops.Lookup(prompt, spans=self._spans(prompt))
+
     def _submit(self, session: str | None) -> Operation:
         identity = self.random.choice([ops.DEFAULT_IDENTITY] * 4 + [ops.Identity(tenant_salt="b")])
-        return ops.Submit(
-            self._prompt(), self.random.randint(-1, 10), session, self.random.random() < 0.3, identity
-        )
+        prompt = self._prompt()
+        more, consume = self.random.randint(-1, 10), self.random.random() < 0.3
+        return ops.Submit(prompt, more, session, consume, identity, self._spans(prompt))
 
     def _begin(self) -> Operation:
         draw, model = self.random, self.model
@@ -172,11 +191,11 @@ def line_of(operation: Operation, outcome: Outcome, immediate: bool) -> Line:
     refused, value, evicted = outcome.refusal, outcome.value, list(outcome.evicted)
     given = value if isinstance(value, int) and refused is None else None
     match operation:
-        case ops.Submit(prompt, max_new, session, consume, identity):
+        case ops.Submit(prompt, max_new, session, consume, identity, spans):
             fields = history.IdentityFields(tenant_salt=identity.tenant_salt)
             return history.Submit(
-                prompt=list(prompt), max_new=max_new, sequence=given, session=session, consume=consume,
-                identity=fields, refused=refused,
+                prompt=_runs(prompt), max_new=max_new, sequence=given, session=session, consume=consume,
+                identity=fields, spans=_spans(spans), refused=refused,
             )  # fmt: skip
         case ops.TryAdmit(sequence):
             if isinstance(value, Admitted):
@@ -227,10 +246,10 @@ def line_of(operation: Operation, outcome: Outcome, immediate: bool) -> Line:
             return history.Release(continuation=continuation, refused=refused)
         case ops.Pin(continuation, pinned):
             return history.Pin(continuation=continuation, pinned=pinned, refused=refused)
-        case ops.Lookup(prompt):
+        case ops.Lookup(prompt, spans=spans):
             hit = value if isinstance(value, Hit) else None
             found = hit and history.Found(source=hit.source, length=hit.length, checkpoint=hit.checkpoint)
-            return history.Lookup(prompt=list(prompt), hit=found, refused=refused)
+            return history.Lookup(prompt=_runs(prompt), spans=_spans(spans), hit=found, refused=refused)
         case ops.Demote(continuation, keep):
             return history.Demote(continuation=continuation, keep=keep, transfer=given, refused=refused)
         case ops.Restore(continuation, keep):
@@ -247,6 +266,14 @@ def line_of(operation: Operation, outcome: Outcome, immediate: bool) -> Line:
             ]
             return history.Progress(units=list(value.units), transfers=over)
     raise AssertionError(operation)
+
+
+def _runs(tokens: Tokens) -> history.Runs:
+    return [(source, start, length) for source, start, length in tokens if isinstance(source, int)]
+
+
+def _spans(spans: tuple[TokenSpan, ...]) -> list[history.Span]:
+    return [history.Span(one.start, one.length, one.token_type, one.media) for one in spans]
 
 
 def _started(value: object) -> list[history.Started]:
@@ -270,4 +297,4 @@ def _works(work: tuple[ops.Work, ...]) -> Iterator[history.Work]:
         if isinstance(one, ops.Prefill):
             yield history.Work(sequence=one.sequence, prefill=one.count, backend=one.backend)
         else:
-            yield history.Work(sequence=one.sequence, append=list(one.tokens), backend=one.backend)
+            yield history.Work(sequence=one.sequence, append=_runs(one.tokens), backend=one.backend)
