@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
 from kvcrucible.contract.capabilities import Capabilities
-from kvcrucible.fuzz.backfill_rules import BackfillRules
 from kvcrucible.fuzz.driver import Recorder
 from kvcrucible.fuzz.lockstep import Tally
 from kvcrucible.fuzz.rules import Rules
 from kvcrucible.fuzz.setting import Setting
+from kvcrucible.fuzz.speculation_rules import SpeculationRules
 
 
 def machine_class(
@@ -21,7 +21,7 @@ def machine_class(
     """
     owner = (capabilities, tally, recorder)
 
-    class Campaign(BackfillRules):
+    class Campaign(SpeculationRules):
         """One example: an engine and the reference in lock step."""
 
         capabilities, tally, recorder = owner
