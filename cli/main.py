@@ -19,6 +19,7 @@ GROUPS = (
     "fuzz",
     "faults",
     "replay",
+    "rounds",
     "check",
     "capacity",
     "layout",

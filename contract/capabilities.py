@@ -15,8 +15,9 @@ class Capabilities:
 
     ``operations``: names of the operations that it carries out.  ``reserves``: admission reserves the worst case, so an
     admitted sequence always finishes; without it pages are granted on demand and an append may be refused.
-    ``aborts``: a unit can be aborted; without it every unit commits.  ``works_per_unit``: most works in one unit (None:
-    any number), for engines that cannot grant the pages of several sequences together or not at all.
+    ``aborts``: a unit can be aborted; without it every unit commits.  ``speculates``: a unit can commit fewer tokens
+    than it wrote, and a backend that may run ahead does so inside one (decision 0023).  ``works_per_unit``: most works
+    in one unit (None: any number), for engines that cannot grant the pages of several sequences together or not at all.
     ``backends``: the speculative backends' pools that it can have beside Main (decision 0011).
     ``profiles``: storage profiles that it can hold rows in.  ``host``: it can have a Host tier (decision 0013).
     ``backfills``: ``schedule`` lets requests pass a waiting head as its look-ahead says (decision 0021).
@@ -29,6 +30,7 @@ class Capabilities:
     operations: frozenset[str] = frozenset(kind.__name__ for kind in OPERATIONS)
     reserves: bool = True
     aborts: bool = True
+    speculates: bool = True
     works_per_unit: int | None = None
     backends: frozenset[str] = frozenset(BACKENDS)
     profiles: tuple[str, ...] = tuple(PROFILES)

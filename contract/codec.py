@@ -96,6 +96,9 @@ def _field(name: str, key: str, annotation: str, value: Any) -> Any:
         case "tuple[TokenSpan, ...]":
             if isinstance(value, list | tuple):
                 return tuple(_span(where, item) for item in value)
+        case "tuple[Accepted, ...]":
+            if isinstance(value, list | tuple):
+                return tuple(_pair(where, item) for item in value)
         case "tuple[Work, ...]":
             if isinstance(value, list | tuple):
                 return tuple(_build(item, _WORKS, "work") for item in value)
@@ -106,6 +109,13 @@ def _integer(where: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_INTEGER:
         raise InputError(f"{where} is a 64-bit integer, found {value!r:.80}")
     return value
+
+
+def _pair(where: str, value: Any) -> tuple[int, int]:
+    if not (isinstance(value, list | tuple) and len(value) == 2):
+        raise InputError(f"{where}: an entry is [sequence, tokens], found {value!r:.80}")
+    sequence, tokens = (_integer(where, part) for part in value)
+    return sequence, tokens
 
 
 def _tokens(where: str, value: Any) -> Tokens:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvcrucible.contract.config import pages_for
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -39,6 +41,13 @@ def materialise(pages: int) -> Change:
 def dematerialise(pages: int) -> Change:
     """Turn leases back into the same reservation."""
     return Change(leased=-pages, reserved=pages)
+
+
+def trim_change(written: int, committed: int, page_size: int) -> Change:
+    """Counter change where a unit that wrote up to position ``written`` leaves a pool at ``committed``: the pages
+    wholly beyond return to the reservation (DESIGN 4.14.11; decision 0023).
+    """
+    return dematerialise(pages_for(written, page_size) - pages_for(committed, page_size))
 
 
 def release(pages: int) -> Change:

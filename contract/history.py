@@ -270,11 +270,14 @@ class Begin(_Line, tag="begin"):
 class End(_Line, tag="end"):
     """A unit ends.  ``frontiers``: Main's of the rows that live on, ``cancelled``: the others, both in order of work.
 
+    ``accepted``: (sequence, tokens): of what the unit appended to the sequence only so many first tokens are kept
+    (decision 0023).
     ``done``: its device effects are known to be over, so that its pages are at rest.
     """
 
     unit: Handle
     commit: bool = True
+    accepted: list[tuple[Handle, Signed]] = []
     done: bool = False
     frontiers: list[tuple[Id, Id]] | None = None
     cancelled: list[Id] = []

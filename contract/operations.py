@@ -78,7 +78,8 @@ class Prefill:
 class Append:
     """Unit work: ``tokens`` after a complete prompt; decode is one token, a run of n stands for n rounds.
 
-    ``backend`` as for :class:`Prefill`.
+    ``backend`` as for :class:`Prefill`; in a pool that may run ahead (``planes.LEADING``) it may also lie beyond where
+    Main will stand, up to the sequence's limit: the lead of a round, which the unit's end cuts (decision 0023).
     """
 
     sequence: int
@@ -101,14 +102,23 @@ class BeginUnit:
     work: tuple[Work, ...]
 
 
+#: (sequence, tokens): of what a unit appends to the sequence, so many first tokens are kept.
+Accepted: TypeAlias = tuple[int, int]
+
+
 @dataclass(frozen=True, slots=True)
 class EndUnit:
     """Commit or abort a unit; rows whose cancel was recorded are aborted and ended either way.  Value:
     ``UnitEnded``.
+
+    ``accepted``: of an ``Append`` that is named here only the first tokens are committed, at least one; of any other
+    work all.  The backend is committed as far as the unit wrote it, and never beyond where Main then stands.  What
+    lies beyond is trimmed as an abort does it (decision 0023).
     """
 
     unit: int
     commit: bool = True
+    accepted: tuple[Accepted, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,9 @@ MAIN = "main"
 #: The speculative backends, of which an engine has at most one.
 BACKENDS: tuple[str, ...] = ("mtp", "draft")
 
+#: Backends that may run ahead of Main inside a unit; any other only catches up with it (DESIGN 4.8, decision 0023).
+LEADING: frozenset[str] = frozenset({"mtp"})
+
 #: Every kind of pool with the order of its planes; there is no other (DESIGN 4.1).
 ORDERS: dict[str, PlaneOrder] = {
     MAIN: PlaneOrder.PAGE_MAJOR,

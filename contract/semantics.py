@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 
 from kvcrucible.contract.errors import RefusalKind
-from kvcrucible.contract.media import MAX_MEDIA, MAX_TOKEN_TYPE, TokenSpan, spans_in_place, spans_named
+from kvcrucible.contract.facts import ACTIVE, Facts, State, extents_fit
+from kvcrucible.contract.media import MAX_MEDIA, MAX_TOKEN_TYPE, spans_in_place, spans_named
 from kvcrucible.contract.operations import (
     Append,
     BeginUnit,
@@ -37,91 +37,12 @@ from kvcrucible.contract.operations import (
     TryAdmit,
 )
 
-
-class State(StrEnum):
-    """Where a sequence id is in its life (DESIGN 4.8).  GONE covers ended, evicted and never issued."""
-
-    QUEUED = "queued"
-    PREFILL = "prefill"
-    DECODE = "decode"
-    CONTINUATION = "continuation"
-    GONE = "gone"
-
-
-ACTIVE = frozenset({State.PREFILL, State.DECODE})
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What is known before an operation.  Counts are tokens unless named ``_pages``.
-
-    ``spans``: what the operation says of its prompt.  ``position``: where it cuts or forks.  ``count``: positions that
-    it writes in Main, ``backend`` those that it says it writes in the speculative backend.  ``frontier``: Main's;
-    ``backend_frontier``: the backend's, None on an engine without one.  ``limit``: the last position that the sequence
-    may reach, or that a new one would reach.  ``repeated``: the same sequence is named twice in one unit.  Page counts
-    are vectors in pool order, empty where they do not matter: ``entitlement_pages``: ceil(limit / P) of a new one.
-    ``need_pages``: pages that it takes from free.  ``available_pages``: free now, plus what releasing every releasable
-    continuation would free.
-
-    Of the Host tier (decision 0013): ``host``: the engine has one.  ``transfer_known``: the id names a transfer that is
-    not over.  ``resident``: every page of the holder is visible on Device.  ``movable_pages``: pages that the operation
-    would move.  ``extent_bytes``: sizes of the extents that it takes, ``hole_bytes`` those of the arena's holes.
-    """
-
-    state: State = State.GONE
-    unit_known: bool = False
-    in_flight: bool = False
-    pinned: bool = False
-    repeated: bool = False
-    empty: bool = False
-    frontier: int = 0
-    backend_frontier: int | None = None
-    prompt: int = 0
-    spans: tuple[TokenSpan, ...] = ()
-    position: int = 0
-    count: int = 0
-    backend: int | None = None
-    max_new: int = 0
-    limit: int = 0
-    max_context: int = 0
-    entitlement_pages: tuple[int, ...] = ()
-    capacity_pages: tuple[int, ...] = ()
-    session_busy: bool = False
-    free_rows: int = 0
-    need_pages: tuple[int, ...] = ()
-    available_pages: tuple[int, ...] = ()
-    host: bool = False
-    transfer_known: bool = False
-    resident: bool = True
-    movable_pages: int = 0
-    extent_bytes: tuple[int, ...] = ()
-    hole_bytes: tuple[int, ...] = ()
-
-    @property
-    def smallest_frontier(self) -> int:
-        """Positions that every pool has: where a checkpoint would stand."""
-        return self.frontier if self.backend_frontier is None else min(self.frontier, self.backend_frontier)
+__all__ = ["ACTIVE", "ROWS", "Facts", "Row", "State", "extents_fit", "first_refusal", "refusals"]
 
 
 def _more(asked: tuple[int, ...], there: tuple[int, ...]) -> bool:
     """Say whether some pool is asked for more than is there; an empty vector asks for nothing."""
     return any(a > b for a, b in zip(asked, there, strict=bool(asked)))
-
-
-def extents_fit(sizes: tuple[int, ...], holes: tuple[int, ...]) -> bool:
-    """Say whether extents of ``sizes`` bytes fit into holes of ``holes`` bytes, the largest placed first.
-
-    For up to two extents, one a pool, it makes no difference into which hole large enough the first one goes (decision
-    0013), so no policy can do better or worse.
-    """
-    left = sorted(holes)
-    for size in sorted(sizes, reverse=True):
-        index = next((index for index, hole in enumerate(left) if hole >= size), None)
-        if index is None:
-            return False
-        left[index] -= size
-        left.sort()
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,13 +254,49 @@ ROWS: tuple[Row, ...] = (
         "backend-ahead",
         {Prefill, Append},
         RefusalKind.BAD_ARGUMENT,
-        lambda f: (
-            f.backend is not None
-            and f.backend_frontier is not None
-            and f.backend_frontier + f.backend > f.frontier + f.count
-        ),
-        "A committed backend frontier never leads Main's.",
+        lambda f: not f.leads and f.backend_stop > f.frontier + f.count,
+        "A backend that may not run ahead is written at most up to where Main will stand.",
         "4.8",
+    ),
+    _row(
+        "accepted-unselected",
+        {EndUnit},
+        RefusalKind.BAD_ARGUMENT,
+        lambda f: f.accepts and f.written is None,
+        "Tokens are accepted of a sequence that the unit has selected.",
+        "4.8",
+    ),
+    _row(
+        "accepted-repeated",
+        {EndUnit},
+        RefusalKind.BAD_ARGUMENT,
+        lambda f: f.accepts and f.repeated,
+        "It is said once how many tokens of a sequence are accepted.",
+        "4.8",
+    ),
+    _row(
+        "accepted-of-a-prompt",
+        {EndUnit},
+        RefusalKind.BAD_ARGUMENT,
+        lambda f: f.accepts and f.state is State.PREFILL,
+        "A prompt is given, not drafted: of a prefill everything is committed.",
+        "4.8",
+    ),
+    _row(
+        "accepted-out-of-range",
+        {EndUnit},
+        RefusalKind.BAD_ARGUMENT,
+        lambda f: f.accepts and f.written is not None and not 1 <= f.count <= f.written,
+        "A round accepts at least the first of the tokens that it wrote, and at most all of them.",
+        "4.8",
+    ),
+    _row(
+        "accepted-by-an-abort",
+        {EndUnit},
+        RefusalKind.BAD_ARGUMENT,
+        lambda f: f.accepts and f.aborts,
+        "An abort accepts nothing.",
+        "4.8, 4.14.11",
     ),
     _row(
         "empty-prompt",
@@ -395,6 +352,14 @@ ROWS: tuple[Row, ...] = (
         RefusalKind.LIMIT_EXCEEDED,
         lambda f: f.frontier + f.count > f.limit,
         "A sequence never passes the position that it was admitted for.",
+        "4.14.3",
+    ),
+    _row(
+        "lead-beyond-limit",
+        {Append},
+        RefusalKind.LIMIT_EXCEEDED,
+        lambda f: f.leads and f.backend_stop > min(f.limit, f.max_context),
+        "A backend that runs ahead stays within what the sequence may still write, as Main does.",
         "4.14.3",
     ),
     _row(

@@ -78,8 +78,8 @@ class PageState:
 class SpaceState:
     """The address space of one sequence or continuation in one pool.
 
-    ``pages`` are logical page ids in order.  ``frontier`` is committed; ``provisional`` is where a unit in flight will
-    move it (equal to the frontier outside a unit).
+    ``pages`` are logical page ids in order.  ``frontier`` is committed; ``provisional`` is where a unit in flight
+    stops writing: the most that it commits, or more where a backend runs ahead (equal to the frontier outside a unit).
     """
 
     owner: int

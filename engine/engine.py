@@ -16,6 +16,7 @@ from kvcrucible.contract.errors import BadArgument, StaleHandle, WrongState
 from kvcrucible.contract.media import TokenSpan
 from kvcrucible.contract.operations import (
     DEFAULT_IDENTITY,
+    Accepted,
     AdmissionMode,
     Admitted,
     Hit,
@@ -164,17 +165,17 @@ class Engine:
         self.touched.units.add(unit)
         return unit
 
-    def end_unit(self, unit: int, commit: bool = True) -> UnitEnded:
+    def end_unit(self, unit: int, commit: bool = True, accepted: Seq[Accepted] = ()) -> UnitEnded:
         """Commit or abort a unit; rows whose cancel was recorded are aborted and ended either way.
 
-        Raises ``StaleHandle`` for a unit that is not in flight.
+        ``accepted``: (sequence, n): of what it appends to the sequence only the first n tokens are committed.  Raises
+        ``StaleHandle`` for a unit that is not in flight, ``BadArgument`` for what cannot be accepted.
         """
         self._enter()
-        record = self.units.pop(unit, None)
-        if record is None:
-            raise StaleHandle(f"end unit {unit}", f"in flight: {sorted(self.units)}", "end a unit once")
+        record = units.check_end(self, unit, commit, accepted)
+        del self.units[unit]
         self.touched.units.add(unit)
-        cancelled = units.end(self, record, commit)
+        cancelled = units.end(self, record, commit, dict(accepted))
         for sequence in cancelled:
             self._drop(self.sequences[sequence])
         frontiers = tuple(

@@ -53,8 +53,8 @@ def _call(engine: Engine, operation: Operation) -> Value:
             return engine.schedule()
         case BeginUnit(work):
             return engine.begin_unit(work)
-        case EndUnit(unit, commit):
-            return engine.end_unit(unit, commit)
+        case EndUnit(unit, commit, accepted):
+            return engine.end_unit(unit, commit, accepted)
         case Fork(source, position, max_new, session):
             return engine.fork(source, position, max_new, session)
         case Truncate(sequence, position):

@@ -166,8 +166,8 @@ class HistoryWriter:
             case operations.BeginUnit(work):
                 works = [self._work(one, touched, refused is None) for one in work]
                 return history.Begin(work=works, unit=given, evicted=evicted, refused=refused)
-            case operations.EndUnit(unit, commit):
-                end = history.End(unit=unit, commit=commit, refused=refused)
+            case operations.EndUnit(unit, commit, accepted):
+                end = history.End(unit=unit, commit=commit, accepted=list(accepted), refused=refused)
                 if isinstance(given, UnitEnded):
                     end.done = self._immediate
                     end.frontiers, end.cancelled = list(given.frontiers), list(given.cancelled)

@@ -12,7 +12,9 @@ class WorkCounters:
     ``allocator_calls``: calls that granted at least one page.  ``columns_copied``: token columns moved by page copies,
     each over all planes of its pool.  ``table_entries``: block-table entries written or cleared, ``table_uploads`` the
     batches.  All these count every pool.  ``tokens_written`` and ``tokens_hit`` are Main's positions,
-    ``backend_tokens_written`` the backend's; written means committed.
+    ``backend_tokens_written`` the backend's; written means committed.  ``tokens_rejected``: Main's positions that a
+    committed round wrote and did not keep; ``pages_trimmed``: pages that units gave back to their reservations, aborted
+    ones too, in every pool.
 
     ``backfilled``: requests admitted past a waiting head of the queue.
 
@@ -33,6 +35,8 @@ class WorkCounters:
     tokens_written: int = 0
     tokens_hit: int = 0
     backend_tokens_written: int = 0
+    tokens_rejected: int = 0
+    pages_trimmed: int = 0
     backfilled: int = 0
     pages_demoted: int = 0
     pages_restored: int = 0

@@ -28,7 +28,7 @@ from kvcrucible.contract.operations import (
     WaitingKind,
 )
 from kvcrucible.contract.operations import Schedule as ScheduleOperation
-from kvcrucible.contract.planes import BACKENDS
+from kvcrucible.contract.planes import BACKENDS, LEADING
 from kvcrucible.contract.tokens import count
 from kvcrucible.fuzz import (
     coverage_backend,
@@ -37,6 +37,7 @@ from kvcrucible.fuzz import (
     coverage_host,
     coverage_media,
     coverage_room,
+    coverage_speculation,
 )
 from kvcrucible.fuzz.goals import (
     GOALS,
@@ -55,7 +56,15 @@ from kvcrucible.fuzz.goals import (
 )
 
 #: Modules that register further goals as they are imported.
-PARTS = (coverage_backend, coverage_backfill, coverage_cache, coverage_host, coverage_media, coverage_room)
+PARTS = (
+    coverage_backend,
+    coverage_backfill,
+    coverage_cache,
+    coverage_host,
+    coverage_media,
+    coverage_room,
+    coverage_speculation,
+)
 
 __all__ = ["GOALS", "Goal", "admissions", "observe", "reached", "within_reach"]
 
@@ -74,7 +83,8 @@ def within_reach(
     ``backends``: what the settings have beside Main; ``hosts``: whether they have a Host tier.
     """
     needs = goal.needs
-    if needs.backend and not able.backends.intersection(filter(None, backends)):
+    reachable = able.backends.intersection(filter(None, backends))
+    if (needs.backend and not reachable) or (needs.leading and not reachable & LEADING):
         return False
     if needs.host and not (able.host and True in hosts):
         return False

@@ -40,6 +40,10 @@ ANCHORS = ("zero", "pages", "frontier", "shared", "prompt")
 #: How far a unit brings the backend: up to Main, not at all, half of what it lacks, or all but one position of it.
 REACHES = ("follow", "follow", "follow", "stay", "half", "short")
 
+#: How much of each append a unit keeps: all, all and saying so, one token, half, all but one, up to the next page
+#: boundary of Main or of the backend, or one token of the first and all of the others.
+ACCEPTS = ("one", "half", "but-one", "boundary", "backend-boundary", "first", "all", "said")
+
 page_sizes = st.sampled_from((16, 64, 4))
 picks = st.integers(0, 5)
 
@@ -88,6 +92,7 @@ positions = st.builds(
     st.booleans(),
 )
 reaches = st.sampled_from(REACHES)
+accepts = st.sampled_from(ACCEPTS)
 
 
 def settings_for(

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.media import TokenSpan, spans_below
 from kvcrucible.contract.operations import (
+    Accepted,
     Append,
     BeginUnit,
     Cancel,
@@ -206,9 +207,32 @@ class Driver(RuleBasedStateMachine):
         for unit in set(self.lock.model.units) - before:
             self.end(unit, commit)
 
-    def end(self, unit: int, commit: bool) -> None:
-        """End a unit; an engine that cannot abort commits."""
-        self.take(EndUnit(unit, commit or not self.capabilities.aborts))
+    def end(self, unit: int, commit: bool, accept: str = "all") -> None:
+        """End a unit; an engine that cannot abort commits.  ``accept``: how much of each append, one of ``ACCEPTS``."""
+        commit = commit or not self.capabilities.aborts
+        self.take(EndUnit(unit, commit, self.accepted(unit, accept) if commit else ()))
+
+    def accepted(self, unit: int, accept: str) -> tuple[Accepted, ...]:
+        """Return what to accept of the appends of a unit in flight; nothing is said of one that is kept whole."""
+        if accept == "all" or not self.capabilities.speculates:
+            return ()
+        found = []
+        for number, (sequence, written) in enumerate(self.lock.model.appended(unit).items()):
+            how = accept if accept != "first" else "all" if number else "one"
+            tokens = self.accepted_of(sequence, written, how)
+            if tokens < written or accept == "said":
+                found.append((sequence, tokens))
+        return tuple(found)
+
+    def accepted_of(self, sequence: int, written: int, accept: str) -> int:
+        """Return how many of ``written`` tokens to accept: at least one."""
+        sizes = [pool.page_size for pool in self.lock.setting.engine_config().pools]
+        # Up to the next page boundary, in Main or where there is a backend in that.
+        boundary = {"boundary": sizes[0], "backend-boundary": sizes[-1]}
+        if accept in boundary:
+            tokens = -self.lock.model.frontier(sequence) % boundary[accept] or boundary[accept]
+            return tokens if tokens <= written else 1
+        return max(1, {"one": 1, "half": written // 2, "but-one": written - 1}.get(accept, written))
 
     def start(self, request: Submit, patient: bool, prefill: bool, reach: str = "follow") -> None:
         """Submit and schedule; an impatient request that has to wait is cancelled, so that it blocks nobody."""

@@ -32,7 +32,8 @@ class Observation:
 
     ``consuming``: queued requests that may take any continuation.  ``prompts``: of queued ones, labelled; ``queued``:
     what else they ask for.  ``tried``: of each, the continuations of which it has started a restore; ``sunk``: those
-    that were sunk for it.  ``passers``: active sequences that were let past the head of the queue.
+    that were sunk for it.  ``passers``: active sequences that were let past the head of the queue.  ``trimmed``: those
+    of which the last unit kept fewer tokens than it wrote.
     """
 
     before: Snapshot
@@ -44,6 +45,7 @@ class Observation:
     sunk: Mapping[int, frozenset[int]] = field(default_factory=dict)
     queued: Mapping[int, Queued] = field(default_factory=dict)
     passers: tuple[int, ...] = ()
+    trimmed: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ class Seen:
     sunk: Mapping[int, frozenset[int]] = field(default_factory=dict)
     queued: Mapping[int, Queued] = field(default_factory=dict)
     passers: tuple[int, ...] = ()
+    trimmed: frozenset[int] = frozenset()
 
     @property
     def done(self) -> bool:
@@ -86,12 +89,14 @@ class Seen:
 class Needs:
     """What it takes to reach a goal, beside one of the operations after which it is asked.
 
-    ``operations``: all of these.  ``backend``: a speculative backend; ``host``: a Host tier, ``hostless``: none.
+    ``operations``: all of these.  ``backend``: a speculative backend; ``leading``: one that may run ahead; ``host``: a
+    Host tier, ``hostless``: none.
     ``able``: anything else of the engine.
     """
 
     operations: frozenset[str] = frozenset()
     backend: bool = False
+    leading: bool = False
     host: bool = False
     hostless: bool = False
     able: Callable[[Capabilities], bool] = lambda able: True
@@ -104,6 +109,7 @@ PREFIX_CACHE = Needs(frozenset({"Lookup"}))
 RETAINING = Needs(frozenset({"Release"}))
 BACKEND = Needs(backend=True)
 HOST = Needs(host=True)
+SPECULATION = Needs(able=lambda able: able.speculates)
 BACKFILL = Needs(able=lambda able: able.backfills)
 
 
@@ -118,7 +124,9 @@ class Goal:
     needs: Needs = NOTHING
 
 
-def observe(model: AccountingModel, before: Snapshot, operation: Operation) -> Observation:
+def observe(
+    model: AccountingModel, before: Snapshot, operation: Operation, trimmed: frozenset[int] = frozenset()
+) -> Observation:
     """Note what is there before ``operation``; the model has not yet been told of it."""
     books = model.books
     prompts = {request: labelled(entry.prompt, entry.spans) for request, entry in books.queued.items()}
@@ -138,6 +146,7 @@ def observe(model: AccountingModel, before: Snapshot, operation: Operation) -> O
         {request: entry.sunk for request, entry in books.queued.items()},
         queued,
         tuple(model.passers()),
+        trimmed,
     )
 
 
@@ -156,6 +165,7 @@ def reached(observation: Observation, outcome: Outcome, after: Snapshot, setting
         observation.sunk,
         observation.queued,
         observation.passers,
+        observation.trimmed,
     )
     for one in _BY_OPERATION.get(type(observation.operation), ()):
         if one.reached(seen):

@@ -120,6 +120,8 @@ class LockStep:
         self.snapshot = self.adapter.snapshot()
         self._twin = self._payload_twin()
         self._last_cut = False
+        #: Active sequences of which the last unit kept fewer tokens than it wrote.
+        self._trimmed: frozenset[int] = frozenset()
         self._require(self.monitor.observe_full(self.snapshot), self.snapshot)
 
     def step(self, step: Step) -> Outcome | None:
@@ -189,7 +191,7 @@ class LockStep:
 
     def _operate(self, operation: Operation) -> Outcome:
         before, tokens = self.snapshot, self._model_tokens()
-        observation = coverage.observe(self.model, before, operation)
+        observation = coverage.observe(self.model, before, operation, self._trimmed)
         if isinstance(operation, Progress):
             # Which effects are over is the judge of effects' business; what follows from it is the model's.
             actual = self._execute(operation)
@@ -220,6 +222,9 @@ class LockStep:
                 raise _engine_fault(f"writing after {in_words(operation)}", error) from error
         if actual.refusal is None and isinstance(operation, Truncate):
             self._last_cut = True
+        if actual.refusal is None and isinstance(operation, EndUnit):
+            selected = {owner for owner, *_ in before.units[operation.unit].work} if before.units else set()
+            self._trimmed = (self._trimmed - selected) | {one for one, _ in operation.accepted}
         self._count(operation, actual)
         self._pairs.note(operation, refused=actual.refusal is not None)
         self.tally.goals.update(coverage.reached(observation, actual, after, self.setting))

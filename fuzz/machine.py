@@ -11,6 +11,7 @@ from kvcrucible.fuzz.lockstep import Tally
 from kvcrucible.fuzz.media_rules import MediaRules
 from kvcrucible.fuzz.rules import Rules
 from kvcrucible.fuzz.setting import Setting
+from kvcrucible.fuzz.speculation_rules import SpeculationRules
 
 
 def machine_class(
@@ -25,7 +26,7 @@ def machine_class(
     """
     owner, rather = (capabilities, tally, recorder), favoured
 
-    class Campaign(MediaRules):
+    class Campaign(SpeculationRules, MediaRules):
         """One example: an engine and the reference in lock step."""
 
         capabilities, tally, recorder = owner

@@ -35,7 +35,7 @@ from kvcrucible.contract.operations import (
 )
 from kvcrucible.contract.profiles import Side
 from kvcrucible.contract.snapshot import PageState, Snapshot, SpaceState, Tier
-from kvcrucible.contract.tokens import Tokens, concat
+from kvcrucible.contract.tokens import Tokens, concat, run
 from kvcrucible.fuzz.adapters.protocol import PayloadAdapter
 from kvcrucible.fuzz.content import Content, Rows
 from kvcrucible.fuzz.setting import Setting
@@ -48,17 +48,23 @@ from kvcrucible.reference.contiguous import ContiguousCache
 #: Large enough to wreck any sum that it enters, finite in every storage profile; codecs clip it to their largest.
 HUGE = 1e30
 
+#: Source of the tokens that a backend drafts ahead of Main; no rule draws it.
+AHEAD = 9
+
 #: Query heads for each KV head, so that the grouping can be got wrong.
 QUERY_GROUP = 2
 
 
 @dataclass(slots=True)
 class _Write:
-    """Rows that a unit has written into one pool and not yet committed; ``main_stop``: where it will bring Main."""
+    """Rows that a unit has written into one pool from ``start`` on and not yet committed; ``main_start``: where Main
+    stood.
+    """
 
     sequence: int
     pool: int
-    main_stop: int
+    start: int
+    main_start: int
     rows: list[tuple[Rows, Rows]]
 
 
@@ -110,7 +116,7 @@ class PayloadTwin:
                     write for item in work for write in self._write(item, tokens[item.sequence])
                 ]
             case EndUnit(unit=unit, commit=commit), UnitEnded(frontiers=frontiers):
-                self._end(unit, dict(frontiers) if commit else {})
+                self._end(unit, dict(frontiers) if commit else {}, after)
             case Checkpoint(), _:
                 pass
             case _, Scheduled(admitted=admitted):
@@ -261,23 +267,37 @@ class PayloadTwin:
         """Write what one work is to write, and yield it for each pool."""
         sequence = item.sequence
         tokens = concat(committed, item.tokens) if isinstance(item, Append) else self._prompts[sequence]
-        main_stop = self._caches[0].length(sequence) + item.count
+        main_start = self._caches[0].length(sequence)
+        main_stop = main_start + item.count
         for pool, (cache, content) in enumerate(zip(self._caches, self._contents, strict=True)):
             start = cache.length(sequence)
             stop = main_stop if pool == 0 or item.backend is None else start + item.backend
+            if stop > main_stop:
+                # What a round drafts ahead of Main; the end of the unit always cuts it.
+                tokens = concat(tokens, run(AHEAD, main_stop, stop - main_stop))
             rows = []
             for layer in range(self._adapter.layers):
                 keys, values = content.rows(tokens, start, stop, layer)
                 if start < stop:
                     self._adapter.write(sequence, start, layer, keys, values, pool)
                 rows.append((keys, values))
-            yield _Write(sequence, pool, main_stop, rows)
+            yield _Write(sequence, pool, start, main_start, rows)
 
-    def _end(self, unit: int, frontiers: dict[int, int]) -> None:
+    def _end(self, unit: int, frontiers: dict[int, int], after: Snapshot) -> None:
+        """Commit what the unit has written below Main's new frontiers; a row without one, or whose frontier has not
+        moved, was aborted.
+        """
         for write in self._writes.pop(unit):
-            if frontiers.get(write.sequence) == write.main_stop:
-                for layer, (keys, values) in enumerate(write.rows):
-                    self._caches[write.pool].append(write.sequence, layer, keys, values)
+            # What a unit has written over poison and not kept is poisoned anew.
+            space = after.spaces.get((write.sequence, write.pool))
+            if space is not None and space.pages:
+                self._poisoned_tails.pop((write.pool, after.pages[space.pages[-1]].device), None)
+            frontier = frontiers.get(write.sequence, write.main_start)
+            if frontier == write.main_start:
+                continue
+            kept = frontier - write.start
+            for layer, (keys, values) in enumerate(write.rows):
+                self._caches[write.pool].append(write.sequence, layer, keys[:kept], values[:kept])
 
     def _forget(self, after: Snapshot) -> None:
         alive = after.sequences.keys() | after.continuations.keys()

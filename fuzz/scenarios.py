@@ -51,8 +51,8 @@ def _config(capacity: int = 6, context: int = 16, rows: int = 2) -> EngineConfig
     return EngineConfig((PoolSpec("main", capacity, page_size=4),), context, rows)
 
 
-def _with_backend() -> EngineConfig:
-    return EngineConfig((PoolSpec("main", 6, page_size=4), PoolSpec("mtp", 4, page_size=8)), 16, 2)
+def _with_backend(name: str = "mtp") -> EngineConfig:
+    return EngineConfig((PoolSpec("main", 6, page_size=4), PoolSpec(name, 4, page_size=8)), 16, 2)
 
 
 def _with_host(capacity: int = 6, host_pages: int = 4) -> EngineConfig:
@@ -147,7 +147,19 @@ CELLS: dict[tuple[str, str], Scenario] = {
         _FILLED, BeginUnit((Append(0, _ONE, backend=-1),)), _with_backend()
     ),
     ("backend-ahead", "Prefill"): _after(_ADMITTED, BeginUnit((Prefill(0, 1, backend=2),)), _with_backend()),
-    ("backend-ahead", "Append"): _after(_FILLED, BeginUnit((Append(0, _ONE, backend=2),)), _with_backend()),
+    ("backend-ahead", "Append"): _after(
+        _FILLED, BeginUnit((Append(0, _ONE, backend=2),)), _with_backend("draft")
+    ),
+    ("accepted-unselected", "EndUnit"): _after(_IN_FLIGHT, EndUnit(1, accepted=((1, 1),))),
+    ("accepted-repeated", "EndUnit"): _after(_IN_FLIGHT, EndUnit(1, accepted=((0, 1), (0, 1)))),
+    ("accepted-of-a-prompt", "EndUnit"): _after(
+        (*_ADMITTED, BeginUnit((Prefill(0, 4),))), EndUnit(0, accepted=((0, 4),))
+    ),
+    ("accepted-out-of-range", "EndUnit"): _after(_IN_FLIGHT, EndUnit(1, accepted=((0, 2),))),
+    ("accepted-by-an-abort", "EndUnit"): _after(_IN_FLIGHT, EndUnit(1, commit=False, accepted=((0, 1),))),
+    ("lead-beyond-limit", "Append"): _after(
+        _FILLED, BeginUnit((Append(0, _ONE, backend=5),)), _with_backend()
+    ),
     ("empty-prompt", "Submit"): _after((), Submit(EMPTY, 1)),
     ("empty-prompt", "Lookup"): _after((), Lookup(EMPTY)),
     ("span-places", "Submit"): _after((), Submit(run(0, 0, 4), 1, spans=(TokenSpan(3, 2, "image"),))),

@@ -76,7 +76,9 @@ class WatchedEngine:
         self._observed = (
             None if history is None else ObservedEngine(self.engine, HistoryWriter(history, config))
         )
-        self.monitor = Monitor(checkers(Capabilities("paged", backends=frozenset())))
+        self.monitor = Monitor(
+            checkers(Capabilities("paged", backends=frozenset(pool.name for pool in config.pools[1:])))
+        )
         self.operations = self.step_checks = self.full_checks = self.peak_leased = 0
         self._full_every = full_every
         self.last: Snapshot = snapshot(self.engine)

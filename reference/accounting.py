@@ -25,6 +25,7 @@ from kvcrucible.contract.errors import RefusalKind
 from kvcrucible.contract.operations import (
     AdmissionMode,
     Admitted,
+    Append,
     BeginUnit,
     Cancel,
     CancelTransfer,
@@ -53,6 +54,7 @@ from kvcrucible.contract.operations import (
     Waiting,
     WaitingKind,
 )
+from kvcrucible.contract.planes import LEADING
 from kvcrucible.contract.semantics import Facts, Row
 from kvcrucible.contract.tokens import count
 from kvcrucible.reference import acts, backfill, transfers
@@ -142,7 +144,7 @@ class AccountingModel(Room):
             return self._choose(self._plan(operation))[0]
         if isinstance(operation, Schedule | Progress):
             return None
-        return first_row([(type(operation), self._facts(operation))])
+        return first_row(self._judged(operation))
 
     def demand(self, operation: Operation) -> int | None:
         """Pages that the operation takes less the pages that can be had for it (above 0: too many), in the pool where
@@ -179,6 +181,7 @@ class AccountingModel(Room):
                             self._about(one.sequence),
                             count=one.count,
                             backend=one.backend,
+                            leads=isinstance(one, Append) and self.config.pools[-1].name in LEADING,
                             repeated=named.count(one.sequence) > 1,
                         ),
                     )
@@ -280,7 +283,7 @@ class AccountingModel(Room):
                 return self._try_admit(operation)
             case Schedule():
                 return self._schedule()
-        row = first_row([(type(operation), self._facts(operation))])
+        row = first_row(self._judged(operation))
         if row is not None:
             return Outcome(refusal=row.kind)
         return Outcome(self._do(operation))
@@ -355,8 +358,8 @@ class AccountingModel(Room):
                 return sequence
             case Lookup(prompt, identity, spans):
                 return books.best_hit(prompt, spans, identity, left_out=frozenset())
-            case EndUnit(unit, commit):
-                return acts.end_unit(books, unit, commit)
+            case EndUnit():
+                return acts.end_unit(books, operation)
             case Checkpoint(sequence):
                 return books.mark(sequence)
             case Finish(sequence, retain):

@@ -12,16 +12,17 @@ from typing import TypeAlias
 from kvcrucible.contract.counters import (
     Change,
     admit_change,
-    dematerialise,
     end_change,
     materialise,
     release,
     retire_change,
+    trim_change,
     truncate_change,
 )
 from kvcrucible.contract.operations import (
     AdmissionMode,
     Admitted,
+    EndUnit,
     Fork,
     Hit,
     Prefill,
@@ -29,7 +30,7 @@ from kvcrucible.contract.operations import (
     UnitEnded,
     Work,
 )
-from kvcrucible.contract.tokens import prefix, span
+from kvcrucible.contract.tokens import count, prefix, span
 from kvcrucible.reference.books import Books
 from kvcrucible.reference.holdings import Entry, UnitWork
 from kvcrucible.reference.labels import cut
@@ -75,13 +76,15 @@ def begin(books: Books, work: tuple[Work, ...]) -> int:
     return unit
 
 
-def end_unit(books: Books, unit: int, commit: bool) -> UnitEnded:
+def end_unit(books: Books, operation: EndUnit) -> UnitEnded:
     """Commit or abort every row of a unit; a row whose cancel was recorded is aborted and dropped.
 
+    Of a row that is committed, what is not accepted goes the way of an aborted one (0023).
     From here on the unit is outstanding, so what it gives back is not at rest.
     """
     frontiers: list[tuple[int, int]] = []
     cancelled: list[int] = []
+    unit, accepted = operation.unit, dict(operation.accepted)
     works = books.units.pop(unit)
     books.ended.append(unit)
     for page in [page for work in works for held in books.active[work.sequence].pages for page in held]:
@@ -89,14 +92,13 @@ def end_unit(books: Books, unit: int, commit: bool) -> UnitEnded:
     for work in works:
         entry = books.active[work.sequence]
         entry.unit = None
-        if commit and not entry.cancelled:
-            books.commit(entry, work)
+        stops = (entry.frontier + count(work.tokens), work.backend)
+        if operation.commit and not entry.cancelled:
+            books.commit(entry, work, prefix(work.tokens, accepted.get(work.sequence, count(work.tokens))))
         before = books.counters
-        returned = [
+        for pool, reach in enumerate(books.reach(entry)):
             books.return_beyond(entry, pool, books.pages(reach, pool))
-            for pool, reach in enumerate(books.reach(entry))
-        ]
-        expect(books, before, map(dematerialise, returned))
+        expect(books, before, map(trim_change, stops, books.reach(entry), books.page_size))
         if entry.cancelled:
             end(books, work.sequence)
             cancelled.append(work.sequence)

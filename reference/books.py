@@ -111,10 +111,13 @@ class Books(Holdings):
             self.retiring[pool] += fences
         entry.returned = [[] for _ in self.pools]
 
-    def commit(self, entry: Entry, work: UnitWork) -> None:
-        """Add what a unit has written; a page that gains columns loses its clean copy."""
+    def commit(self, entry: Entry, work: UnitWork, tokens: Tokens) -> None:
+        """Add ``tokens`` of what a unit has written, and the backend as far as it was written and these reach (0023); a
+        page that gains columns loses its clean copy.
+        """
         before = self.reach(entry)
-        entry.tokens, entry.backend = concat(entry.tokens, work.tokens), work.backend
+        entry.tokens = concat(entry.tokens, tokens)
+        entry.backend = min(work.backend, entry.frontier)
         for pool, (old, new) in enumerate(zip(before, self.reach(entry), strict=True)):
             block, offset = divmod(old, self.page_size[pool])
             if new > old and offset:

@@ -58,6 +58,17 @@ class Inspection:
         """Rows of the block-table matrix that nobody leases."""
         return self.books.config.max_concurrency - len(self.books.active)
 
+    def appended(self, unit: int) -> dict[int, int]:
+        """How many tokens a unit in flight appends to each of its sequences, those left out that it prefills;
+        ``KeyError`` for any other id.
+        """
+        works = self.books.units[unit]
+        return {
+            work.sequence: count(work.tokens)
+            for work in works
+            if self.books.state(work.sequence) is State.DECODE
+        }
+
     def state(self, sequence: int) -> State:
         """Where the id is in its life; GONE for one that was never given out."""
         return self.books.state(sequence)

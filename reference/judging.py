@@ -97,6 +97,28 @@ class Judging(Inspection):
     def _session_busy(self, session: str | None) -> bool:
         return session is not None and any(entry.session == session for entry in self.books.active.values())
 
+    def _judged(self, operation: Operation) -> Judged:
+        """What the table judges an operation that takes no pages by: of an end of a unit, each entry of what is
+        accepted.
+        """
+        if not isinstance(operation, EndUnit):
+            return [(type(operation), self._facts(operation))]
+        known = Facts(unit_known=operation.unit in self.books.units, aborts=not operation.commit)
+        written = {work.sequence: count(work.tokens) for work in self.books.units.get(operation.unit, ())}
+        named = [sequence for sequence, _ in operation.accepted]
+        entries = [
+            replace(
+                known,
+                state=self.books.state(sequence),
+                accepts=True,
+                count=tokens,
+                written=written.get(sequence),
+                repeated=named.count(sequence) > 1,
+            )
+            for sequence, tokens in operation.accepted
+        ]
+        return [(EndUnit, facts) for facts in entries or [known]]
+
     def _facts(self, operation: Operation) -> Facts:
         match operation:
             case Submit(prompt, max_new, spans=spans):
@@ -118,8 +140,6 @@ class Judging(Inspection):
                 return replace(facts, position=position, session_busy=self._session_busy(session))
             case Truncate(sequence, position):
                 return replace(self._about(sequence), position=position)
-            case EndUnit(unit):
-                return Facts(unit_known=unit in self.books.units)
             case Demote(continuation):
                 return self._with_extents(self._with_movable(continuation, Tier.DEVICE), continuation)
             case Restore(continuation):

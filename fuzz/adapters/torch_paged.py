@@ -80,6 +80,7 @@ class TorchPagedAdapter:
             operations=SUPPORTED,
             reserves=False,
             aborts=False,
+            speculates=False,
             works_per_unit=1,
             backends=frozenset(),
             host=False,
@@ -132,7 +133,7 @@ class TorchPagedAdapter:
                 unit = book.plan(work)
                 self._reserve(unit.row, unit.stop)
                 return book.begin(unit, self._entries()[unit.row])
-            case EndUnit(unit=number, commit=True):
+            case EndUnit(unit=number, commit=True, accepted=()):
                 value, ended = book.end(number)
             case Finish(sequence=sequence):
                 # Nothing can be retained, so what was to be is discarded and says so (DESIGN 4.14.5).

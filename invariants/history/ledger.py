@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kvcrucible.contract.history import Header, Shown
+from kvcrucible.contract.planes import LEADING
 from kvcrucible.invariants.history.arena import Arena, Transfer
 from kvcrucible.invariants.history.index import CheckpointIndex
 from kvcrucible.invariants.history.outcome import Broken, Undecided
@@ -40,6 +41,7 @@ class Ledger:
         self.header = header
         self.pools = range(len(header.pools))
         self.names = [pool.name for pool in header.pools]
+        self.leads = self.names[-1] in LEADING
         self.capacity = [pool.capacity_pages for pool in header.pools]
         self.page_size = [pool.page_size for pool in header.pools]
         self.reserves = header.reserves

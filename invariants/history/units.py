@@ -6,6 +6,7 @@ through the rows of the semantics table, and a test holds the short way against 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -66,7 +67,8 @@ def begin(ledger: Ledger, line: history.Begin) -> None:
         if two:
             stops.append(stop if backend is None else holder.frontiers[1] + backend)
         beyond = stop > (holder.prompt if append is None else holder.limit)
-        if beyond or (backend is not None and not (two and holder.frontiers[1] <= stops[1] <= stop)):
+        most = holder.limit if ledger.leads and append is not None else stop
+        if beyond or (backend is not None and not (two and holder.frontiers[1] <= stops[1] <= most)):
             _require(ledger, line, unit)
         for pool, there in enumerate(stops):
             due = -(-there // page_size[pool]) - len(holder.pages[pool])
@@ -91,6 +93,7 @@ def _require(ledger: Ledger, line: history.Begin, unit: int | None = None) -> No
             facts,
             count=count,
             backend=work.backend,
+            leads=ledger.leads and work.append is not None,
             repeated=named.count(work.sequence) > 1,
             in_flight=in_flight,
         )
@@ -126,10 +129,11 @@ def _make_room(ledger: Ledger, line: history.Begin) -> None:
 
 def finish(ledger: Ledger, line: history.End) -> None:
     """Commit or abort a unit, and end the rows whose cancel was recorded."""
-    if line.unit not in ledger.units or line.refused is not None:
-        facts = Facts(unit_known=line.unit in ledger.units)
-        if not judge.require(ledger, f"end of unit {line.unit}", [(operations.EndUnit, facts)], line.refused):
+    if line.unit not in ledger.units or line.refused is not None or line.accepted:
+        judged = [(operations.EndUnit, facts) for facts in _end_facts(ledger, line)]
+        if not judge.require(ledger, f"end of unit {line.unit}", judged, line.refused):
             return
+    accepted = dict(line.accepted)
     unit = ledger.units.pop(line.unit)
     ledger.ends += 1
     ledger.ended.append((line.unit, ledger.ends))
@@ -143,13 +147,17 @@ def finish(ledger: Ledger, line: history.End) -> None:
     for holder, stops, append in unit.works:
         holder.unit = None
         if line.commit and not holder.cancelled:
-            if ledger.has_host:
-                _end_clean_copies(ledger, holder, stops)
-            holder.frontiers = stops
+            kept = _kept(holder, stops, accepted.get(holder.id))
             if append is not None:
-                ledger.charge(extend(holder.runs, append))
-            elif stops[0] >= holder.prompt:
+                tokens = append if kept[0] == stops[0] else _first(append, kept[0] - holder.frontiers[0])
+                ledger.charge(extend(holder.runs, tokens))
+            elif kept[0] >= holder.prompt:
                 holder.state = State.DECODE
+            if ledger.has_host:
+                _end_clean_copies(ledger, holder, kept)
+            holder.frontiers = kept
+            if kept != stops:
+                _retract(ledger, holder)
         else:
             _retract(ledger, holder)
             if holder.cancelled:
@@ -165,6 +173,39 @@ def finish(ledger: Ledger, line: history.End) -> None:
         )
     if line.cancelled != cancelled:
         raise Broken("outcome", f"end of unit {line.unit}: cancelled are {line.cancelled}, due: {cancelled}")
+
+
+def _end_facts(ledger: Ledger, line: history.End) -> list[Facts]:
+    """Return what the table judges the end of a unit by: each entry of what is accepted."""
+    unit = ledger.units.get(line.unit)
+    known = Facts(unit_known=unit is not None, aborts=not line.commit)
+    works = {} if unit is None else {holder.id: (holder, stops) for holder, stops, _ in unit.works}
+    named = Counter([sequence for sequence, _ in line.accepted])
+    found = []
+    for sequence, tokens in line.accepted:
+        facts = replace(known, accepts=True, count=tokens, repeated=named[sequence] > 1)
+        if sequence in works:
+            holder, stops = works[sequence]
+            facts = replace(facts, state=holder.state, written=stops[0] - holder.frontiers[0])
+        found.append(facts)
+    return found or [known]
+
+
+def _kept(holder: Holder, stops: list[int], accepted: int | None) -> list[int]:
+    """Return where a unit that is committed leaves each pool: a backend at most where Main stands."""
+    main = stops[0] if accepted is None else holder.frontiers[0] + accepted
+    return [main] if len(stops) == 1 else [main, min(stops[1], main)]
+
+
+def _first(runs: history.Runs, tokens: int) -> history.Runs:
+    """Return the runs of the first ``tokens`` tokens."""
+    found: history.Runs = []
+    for source, start, length in runs:
+        if tokens <= 0:
+            break
+        found.append((source, start, min(length, tokens)))
+        tokens -= length
+    return found
 
 
 def _end_clean_copies(ledger: Ledger, holder: Holder, stops: list[int]) -> None:

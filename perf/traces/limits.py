@@ -37,3 +37,6 @@ MAX_ARRIVAL_S = 1e11
 
 #: Characters of an id that is text.
 MAX_ID_CHARACTERS = 256
+
+#: Tokens that one round of speculation accepts: far beyond any draft; and rounds of one file, which is held as a whole.
+MAX_ACCEPTED, MAX_ROUNDS = 1 << 12, 10_000_000

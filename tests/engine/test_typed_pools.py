@@ -14,8 +14,10 @@ from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.storage.null import NullStorage
 
 
-def engine(main: int = 16, backend: int = 16, size: int = 4, backend_size: int = 8) -> Engine:
-    pools = (PoolSpec("main", main, size), PoolSpec("mtp", backend, backend_size))
+def engine(
+    main: int = 16, backend: int = 16, size: int = 4, backend_size: int = 8, name: str = "mtp"
+) -> Engine:
+    pools = (PoolSpec("main", main, size), PoolSpec(name, backend, backend_size))
     return Engine(EngineConfig(pools, 64, 4))
 
 
@@ -62,7 +64,7 @@ def test_left_out_the_backend_follows_main() -> None:
 
 @pytest.mark.parametrize("backend", [-1, 4])
 def test_the_backend_neither_shrinks_nor_leads(backend: int) -> None:
-    e = engine()
+    e = engine(name="draft")
     sequence = start(e, 10, 10, backend=8)
     before = counters(e)
     with pytest.raises(BadArgument):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -109,8 +109,8 @@ def _commit_of_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     real = units.end
 
-    def end(engine: Engine, unit: Unit, commit: bool) -> list[int]:
-        return real(engine, unit, commit=True)
+    def end(engine: Engine, unit: Unit, commit: bool, accepted: Mapping[int, int]) -> list[int]:
+        return real(engine, unit, True, accepted)
 
     monkeypatch.setattr(units, "end", end)
 

@@ -36,7 +36,7 @@ from kvcrucible.reference.accounting import AccountingModel
 SHOWS = [Shown.TOKENS, Shown.HITS, Shown.REFUSALS, Shown.FIFO, Shown.LRU, Shown.FENCES, Shown.RETURNS]
 
 
-def config_of(pools: int, host: bool, lookahead: int = 0) -> EngineConfig:
+def config_of(pools: int, host: bool, lookahead: int = 0, backend: str = "draft") -> EngineConfig:
     """Return a small engine, in which everything is soon short."""
 
     def pool(name: str, pages: int, size: int) -> PoolSpec:
@@ -44,7 +44,7 @@ def config_of(pools: int, host: bool, lookahead: int = 0) -> EngineConfig:
         planes = PlaneSpec(storage_profile("FP32"), Geometry(1, 1, 4), size, name, order=order)
         return PoolSpec(name, pages, size, (planes,) if host else ())
 
-    specs = [pool("main", 14, 4), pool("draft", 22, 2)][:pools]
+    specs = [pool("main", 14, 4), pool(backend, 22, 2)][:pools]
     return EngineConfig(tuple(specs), 24, 4, HostSpec(1 << 24, 256) if host else None, lookahead=lookahead)
 
 
@@ -60,7 +60,8 @@ class Walk:
         reserves: bool = True,
         lookahead: int = 0,
     ) -> None:
-        self.config = config_of(pools, host, lookahead)
+        # Of the two backends one may run ahead inside a unit, the other may not.
+        self.config = config_of(pools, host, lookahead, "mtp" if seed % 2 else "draft")
         self.header: Header = header_of(self.config, "model", SHOWS)
         self.header = history.msgspec.structs.replace(self.header, reserves=reserves)
         self.model = AccountingModel(self.config, Capabilities("model", reserves=reserves), immediate)
@@ -119,7 +120,7 @@ class Walk:
             (5, ops.Schedule),
             (1, lambda: ops.TryAdmit(draw.choice([*model.queue[:1], some]))),
             (10, self._begin),
-            (10, lambda: ops.EndUnit(unit, draw.random() < 0.85)),
+            (10, lambda: self._end(unit)),
             (
                 2,
                 lambda: ops.Fork(
@@ -170,13 +171,29 @@ class Walk:
         more, consume = self.random.randint(-1, 10), self.random.random() < 0.3
         return ops.Submit(prompt, more, session, consume, identity, self._spans(prompt))
 
+    def _end(self, unit: int) -> Operation:
+        """End a unit: committed, in part, aborted, and now and then with what cannot be accepted."""
+        draw, commit = self.random, self.random.random() < 0.85
+        appended = self.model.appended(unit) if unit in self.model.units else {}
+        accepted: list[tuple[int, int]] = []
+        if commit or draw.random() < 0.05:
+            for sequence, tokens in appended.items():
+                if draw.random() < 0.5:
+                    odd = draw.random() < 0.05
+                    accepted.append(
+                        (sequence, draw.choice([0, tokens + 1]) if odd else draw.randint(1, tokens))
+                    )
+        if draw.random() < 0.03:
+            accepted.append(draw.choice([*accepted, (999, 1), *[(one, 1) for one in self.model.sequences()]]))
+        return ops.EndUnit(unit, commit, tuple(accepted))
+
     def _begin(self) -> Operation:
         draw, model = self.random, self.model
         works: list[ops.Work] = []
         idle = [one for one in model.sequences() if not model.in_flight(one) or draw.random() < 0.05]
         for sequence in draw.sample(idle, min(len(idle), draw.choice([0, 1, 1, 1, 2, 2]))):
             left = model.prompt_left(sequence)
-            backend = draw.choice([None, None, 0, 1, 2]) if draw.random() < 0.4 else None
+            backend = draw.choice([None, None, 0, 1, 2, 4]) if draw.random() < 0.4 else None
             if left and draw.random() < 0.95:
                 works.append(
                     ops.Prefill(sequence, draw.choice([left, left, left, left, 1, 2, left + 1]), backend)
@@ -222,8 +239,10 @@ def line_of(operation: Operation, outcome: Outcome, immediate: bool) -> Line:
             )
         case ops.BeginUnit(work):
             return history.Begin(work=list(_works(work)), unit=given, evicted=evicted, refused=refused)
-        case ops.EndUnit(unit, commit):
-            line = history.End(unit=unit, commit=commit, done=immediate, refused=refused)
+        case ops.EndUnit(unit, commit, accepted):
+            line = history.End(
+                unit=unit, commit=commit, accepted=list(accepted), done=immediate, refused=refused
+            )
             if isinstance(value, UnitEnded):
                 line.frontiers, line.cancelled = list(value.frontiers), list(value.cancelled)
             return line

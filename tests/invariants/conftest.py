@@ -119,14 +119,23 @@ class Walker:
         count = self.random.randint(1, most)
         behind = record.frontier - record.spaces[1].frontier
         backend = self.random.choice([None, None, self.random.randint(0, behind + count)])
+        if backend is not None and not record.prefilling and self.random.random() < 0.4:
+            # Ahead of Main, as an MTP pool may be inside a unit.
+            backend = self.random.randint(0, record.limit - record.spaces[1].frontier)
         if record.prefilling:
             return Prefill(sequence, count, backend)
         self.written += 1
         return Append(sequence, run(self.written, 0, count), backend)
 
     def _end(self) -> None:
-        if self.engine.units:
-            self.engine.end_unit(self.random.choice(list(self.engine.units)), self.random.random() < 0.8)
+        if not self.engine.units:
+            return
+        unit = self.random.choice(list(self.engine.units))
+        commit, accepted = self.random.random() < 0.8, []
+        for part in self.engine.units[unit].parts:
+            if commit and isinstance(part.work, Append) and self.random.random() < 0.5:
+                accepted.append((part.sequence, self.random.randint(1, part.work.count)))
+        self.engine.end_unit(unit, commit, accepted)
 
 
 @pytest.fixture

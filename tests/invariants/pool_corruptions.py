@@ -49,13 +49,6 @@ define(
     lambda space, _: space.pool == 1,
 )
 define(
-    "backend_will_be_ahead",
-    "backend-not-ahead",
-    "spaces",
-    lambda space, s: replace(space, provisional=s.spaces[space.owner, 0].provisional + 1),
-    lambda space, _: space.pool == 1,
-)
-define(
     "main_cut_below_the_backend",
     "backend-not-ahead",
     "spaces",
@@ -102,6 +95,18 @@ define(
     lambda q, _: replace(q, reserved=(q.reserved[0], q.reserved[1] - 1)),
 )
 define("backend_space_missing", "bundle-atomic", "spaces", lambda s, _: None, lambda s, _: s.pool == 1)
+
+
+@breaks("backend-not-ahead")
+def backend_will_be_ahead(snapshot: Snapshot, random: Random) -> Snapshot | None:
+    """A backend of the kind that may not run ahead, written beyond Main in a unit."""
+    draft = replace(snapshot, pools=(snapshot.pools[0], replace(snapshot.pools[1], name="draft")))
+    for (owner, pool), space in snapshot.spaces.items():
+        main = snapshot.spaces[owner, 0]
+        if pool == 1 and main.provisional > main.frontier:
+            ahead = replace(space, provisional=main.provisional + 1)
+            return put(draft, "spaces", (owner, pool), ahead)
+    return None
 
 
 @breaks("table-mirror")

@@ -45,7 +45,7 @@ def test_each_corruption_is_found_in_full_and_in_one_step(walk, name):
     invariant, corrupt = CORRUPTIONS[name]
     checker = next(c for c in CHECKERS if c.id == invariant)
     random, tried = Random(7), 0
-    for step in walk(11, STEPS):
+    for step in walk(16, STEPS):
         broken = corrupt(step.after, random)
         if broken is None:
             continue
