@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import sys
 import traceback
 from pathlib import Path
@@ -27,6 +28,9 @@ def main(arguments: list[str] | None = None) -> ExitStatus:
     """Carry out the command line and return the exit status: 0 held, 1 violation."""
     options = _parse(arguments)
     os.environ["KVCRUCIBLE_KERNELS"] = "torch"
+    if options.processor_seconds is not None:
+        _, most = resource.getrlimit(resource.RLIMIT_CPU)
+        resource.setrlimit(resource.RLIMIT_CPU, (options.processor_seconds, most))
     if options.fault != NO_FAULT:
         plant(fault(options.fault))
     if options.reproduction is not None:
@@ -45,6 +49,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=None, help="folder for the reproduction")
+    parser.add_argument("--processor-seconds", type=int, default=None, help="end by SIGXCPU after so many")
     parser.add_argument(
         "--reproduction", type=Path, default=None, help="run this file's test instead of a campaign"
     )

@@ -7,6 +7,8 @@ verdicts that count as killed: a judge that falls over proves nothing.
 from __future__ import annotations
 
 import json
+import math
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -25,8 +27,12 @@ from kvcrucible.fuzz.faults.catalogue import Fault
 from kvcrucible.fuzz.faults.child import NO_FAULT
 from kvcrucible.fuzz.setting import Depth
 
-#: Seconds after which a child counts as hung; a campaign of the default size takes a tenth of it on one core.
+#: Seconds of processor time after which a child counts as hung, however busy the machine is; a campaign of the default
+#: size takes a tenth of it.
 CHILD_SECONDS = 300
+
+#: How many times as long by the clock: a child that sleeps takes no processor time.
+CLOCK_FACTOR = 10
 
 #: Children that run at a time unless told otherwise: each holds a core and, at payload depth, torch.
 DEFAULT_JOBS = 2
@@ -68,7 +74,7 @@ class FaultRun:
 
 @dataclass(frozen=True, slots=True)
 class CampaignOptions:
-    """How each child's campaign runs; ``seconds``: after which it counts as hung."""
+    """How each child's campaign runs; ``seconds`` of processor time: after which it counts as hung."""
 
     examples: int = 300
     steps: int = 60
@@ -152,10 +158,14 @@ def _start(name: str, depth: Depth, options: CampaignOptions) -> subprocess.Comp
     ]
     if options.out is not None:
         command += ["--out", str(options.out)]
+    command += ["--processor-seconds", str(math.ceil(options.seconds))]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=options.seconds)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=CLOCK_FACTOR * options.seconds
+        )
     except subprocess.TimeoutExpired:
         return None
+    return None if done.returncode == -signal.SIGXCPU else done
 
 
 def _judge(

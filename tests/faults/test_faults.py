@@ -194,6 +194,11 @@ def test_a_child_that_hangs_is_not_a_kill() -> None:
     assert done.verdict is Verdict.HUNG
 
 
+def test_a_child_ends_by_its_processor_time() -> None:
+    done = child("none", "--depth", "ledger", "--examples", "1000000", "--processor-seconds", "1")
+    assert done.returncode == -signal.SIGXCPU
+
+
 def test_payload_faults_say_that_they_need_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvcrucible.fuzz.faults.run.find_spec", lambda name: None)
     done = run_trial(Trial(fault("fork-copies-nothing"), Depth.PAYLOAD, CampaignOptions()))
