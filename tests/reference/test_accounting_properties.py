@@ -198,7 +198,7 @@ def _there(model: AccountingModel, request: Entry) -> Hit | None:
     """The best hit of which every page is on Device, of an owner that is in no unit."""
     barred = {name for name in [*model.sequences(), *model.continuations()] if model.in_flight(name)}
     while True:
-        hit = model.books.best_hit(request.prompt, request.identity, frozenset(barred))
+        hit = model.books.best_hit(request.prompt, request.spans, request.identity, frozenset(barred))
         if hit is None or not any(model.books.missing(model.books.holders()[hit.source], hit.length)):
             return hit
         barred.add(hit.source)
