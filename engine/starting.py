@@ -44,9 +44,7 @@ def admit_at_once(engine: Engine, request: Request) -> Admitted | None:
     plan = None if isinstance(found, Waiting) else _plan(engine, request, found)
     if plan is None:
         return None
-    victims = engine.cache.room(engine.short_of(plan.need), plan.dropped, plan.source_id)
-    assert victims is not None, "a plan fits once all that may be released is"
-    engine.release_all(victims)
+    engine.make_room(f"admit sequence {request.sequence}", plan.need, plan.dropped, plan.source_id)
     return _start(engine, request, plan)
 
 
