@@ -107,20 +107,13 @@ class Journeys(Returns):
 
     def last_holder(self, route: Route) -> None:
         """Release a continuation that moves, so that a child alone holds its pages; then cut or end the child."""
-        sequence, model = self.grown(), self.lock.model
-        if sequence is None:
+        sequence = self.grown()
+        if sequence is None or not self.sent_down(sequence, route.keep):
             return
-        self.take(Finish(sequence))
-        if sequence not in model.continuations() or not model.movable(sequence):
-            return
-        self.take(Demote(sequence, route.keep))
-        position, alive = max(1, model.frontier(sequence) - route.back), set(model.sequences())
-        self.take(Fork(sequence, position, self.placeable(self.page_size, position, large=False)))
-        child = self.newest(alive)
+        position = max(1, self.lock.model.frontier(sequence) - route.back)
+        child = self.last_child(sequence, position, self.placeable(self.page_size, position, large=False))
         if child is None:
             return
-        if not model.pinned(sequence):
-            self.take(Release(sequence))
         if route.cut:
             inside = max(0, (position // self.page_size - 1) * self.page_size + 1)
             self.take(Truncate(child, min(position, route.back if route.down else inside)))
@@ -132,21 +125,14 @@ class Journeys(Returns):
         """Let a child be the last to hold a continuation that moves, in a pool that has little or nothing left, and cut
         it, at the edge of a page or inside.
         """
-        model, size = self.lock.model, self.page_size
+        size = self.page_size
         sequence = self.cleared(route.source, self.lock.setting.placeable_tokens - route.back)
-        if sequence is None:
+        if sequence is None or not self.sent_down(sequence, route.keep):
             return
-        self.take(Finish(sequence))
-        if sequence not in model.continuations() or not model.movable(sequence):
-            return
-        self.take(Demote(sequence, route.keep))
-        frontier, alive = model.frontier(sequence), set(model.sequences())
-        self.take(Fork(sequence, frontier, 0))
-        child = self.newest(alive)
+        frontier = self.lock.model.frontier(sequence)
+        child = self.last_child(sequence, frontier, 0)
         if child is None:
             return
-        if not model.pinned(sequence):
-            self.take(Release(sequence))
         if route.release:
             # What a longest sequence leaves of the pool is taken by others, so that a cut has to be refused.
             for name in range(FILLERS):
@@ -164,12 +150,8 @@ class Journeys(Returns):
         if self.lock.setting.backend is None or small >= self.page_size:
             return
         sequence = self.cleared(route.source, self.page_size + small)
-        if sequence is None:
+        if sequence is None or not self.sent_down(sequence, route.keep):
             return
-        self.take(Finish(sequence))
-        if sequence not in model.continuations() or not model.movable(sequence):
-            return
-        self.take(Demote(sequence, route.keep))
         self.happens(route.first)
         position = min(small + route.back, self.page_size - 1, model.frontier(sequence))
         self.take(Fork(sequence, position, 0))
@@ -241,6 +223,26 @@ class Journeys(Returns):
         if kept in model.continuations():
             self.take(Restore(kept, route.keep))
         self.settle()
+
+    def sent_down(self, sequence: int, keep: bool) -> bool:
+        """Retain an active sequence and start to demote it; say whether that could be asked for."""
+        model = self.lock.model
+        self.take(Finish(sequence))
+        if sequence not in model.continuations() or not model.movable(sequence):
+            return False
+        self.take(Demote(sequence, keep))
+        return True
+
+    def last_child(self, continuation: int, position: int, max_new: int) -> int | None:
+        """Fork a continuation and release it, so that the child alone holds its pages; return the child, None where
+        there is none.
+        """
+        model, alive = self.lock.model, set(self.lock.model.sequences())
+        self.take(Fork(continuation, position, max_new))
+        child = self.newest(alive)
+        if child is not None and not model.pinned(continuation):
+            self.take(Release(continuation))
+        return child
 
     def cleared(self, source: int, tokens: int) -> int | None:
         """Start a sequence as :meth:`fresh` does; where it would have to wait, end what stands in the way."""
