@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from importlib.util import find_spec
 from typing import Any
 
@@ -62,25 +63,39 @@ class Fault:
 
 @cache
 def catalogue() -> dict[str, Fault]:
-    """Return every fault by id, in the order of the file."""
-    return _load("catalogue.yaml")
+    """Return every fault by id, in the order of the files of ``engine/`` by name."""
+    return _load("engine")
 
 
 @cache
 def kernel_catalogue() -> dict[str, Fault]:
     """Return the faults that kernel campaigns must find, which drive kernels and no engine."""
-    return _load("kernels_catalogue.yaml")
+    return _load("kernels")
 
 
-def _load(file: str) -> dict[str, Fault]:
-    text = resources.files("kvcrucible.fuzz.faults").joinpath(file).read_text("utf-8")
-    plain: dict[str, Any] = yaml.safe_load(text)
-    if plain.get("format") != FORMAT:
-        raise InputError(f"the fault catalogue is {plain.get('format')!r}, expected {FORMAT!r}")
-    faults = [_fault(entry) for entry in plain["faults"]]
-    found = {fault.id: fault for fault in faults}
-    if len(found) != len(faults):
-        raise InputError("the fault catalogue names a fault twice")
+def catalogue_files(folder: str) -> list[Traversable]:
+    """Return the files of one part of the catalogue, ``engine`` or ``kernels``, by name."""
+    beside = resources.files("kvcrucible.fuzz.faults").joinpath(folder)
+    return sorted(
+        (file for file in beside.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name
+    )
+
+
+def _load(folder: str) -> dict[str, Fault]:
+    found: dict[str, Fault] = {}
+    for file in catalogue_files(folder):
+        plain: dict[str, Any] = yaml.safe_load(file.read_text("utf-8"))
+        if plain.get("format") != FORMAT:
+            raise InputError(
+                f"{file.name} of the fault catalogue is {plain.get('format')!r}, expected {FORMAT!r}"
+            )
+        for entry in plain["faults"]:
+            planted = _fault(entry)
+            if planted.id in found:
+                raise InputError(
+                    f"{file.name} of the fault catalogue names {planted.id}, as another entry does"
+                )
+            found[planted.id] = planted
     return found
 
 

@@ -15,7 +15,7 @@ import yaml
 
 from kvcrucible.cli.faults import status_of
 from kvcrucible.contract.errors import CrucibleError, ExitStatus, InputError
-from kvcrucible.fuzz.faults.catalogue import Fault, catalogue, fault, source_of
+from kvcrucible.fuzz.faults.catalogue import Fault, catalogue, catalogue_files, fault, source_of
 from kvcrucible.fuzz.faults.overlay import plant
 from kvcrucible.fuzz.faults.run import (
     CampaignOptions,
@@ -58,10 +58,13 @@ def test_a_fault_matches_once_and_still_compiles(planted: Fault) -> None:
 def test_the_catalogue_keeps_its_schema() -> None:
     folder = resources.files("kvcrucible.fuzz.faults")
     schema = json.loads(folder.joinpath("catalogue.schema.json").read_text("utf-8"))
-    plain = yaml.safe_load(folder.joinpath("catalogue.yaml").read_text("utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
-    validator.validate(plain)
+    files = [*catalogue_files("engine"), *catalogue_files("kernels")]
+    assert len(files) >= 2
+    for file in files:
+        plain = yaml.safe_load(file.read_text("utf-8"))
+        validator.validate(plain)
     misspelt = {**plain, "faults": [{**plain["faults"][0], "expect": []}]}
     assert not validator.is_valid(misspelt)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -138,15 +137,6 @@ def test_every_fault_matches_its_source_and_names_invariants(fault: Any) -> None
     assert fault.apply_to(source_of(fault.module)) != source_of(fault.module)
     assert set(fault.expects) <= {*INVARIANTS, ENGINE_FAULT}
     assert fault.id in SOUGHT
-
-
-def test_the_kernel_catalogue_has_the_form_of_the_other(repository: Path) -> None:
-    import jsonschema
-    import yaml
-
-    folder = repository / "src/kvcrucible/fuzz/faults"
-    schema = json.loads((folder / "catalogue.schema.json").read_text("utf-8"))
-    jsonschema.validate(yaml.safe_load((folder / "kernels_catalogue.yaml").read_text("utf-8")), schema)
 
 
 @pytest.mark.parametrize(
