@@ -7,6 +7,7 @@ nor control characters reach the terminal raw.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -15,6 +16,10 @@ from rich.markup import escape
 
 #: Longest piece of foreign text that is shown; a hostile line could be megabytes.
 MAX_SHOWN_CHARACTERS = 2_000
+
+#: Columns where output goes to a file, a pipe or a CI log, which have no width of their own: at the 80 of a terminal
+#: that does not tell, tables of a dozen columns fold letter by letter.  ``COLUMNS`` sets another.
+COLUMNS_WITHOUT_TERMINAL = 160
 
 
 def visible(text: str) -> str:
@@ -37,8 +42,9 @@ def safe(text: str) -> str:
 
 
 def console() -> Console:
-    """Return a console on standard output; it honours ``NO_COLOR`` and terminals that are none."""
-    return Console(highlight=False)
+    """Return a console on standard output; it honours ``NO_COLOR``, ``COLUMNS`` and terminals that are none."""
+    told = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(highlight=False, width=None if told else COLUMNS_WITHOUT_TERMINAL)
 
 
 def stderr_console() -> Console:

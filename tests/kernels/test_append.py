@@ -85,6 +85,26 @@ def test_bfloat16_planes_round_to_nearest_even_as_the_reference_does() -> None:
         assert (read.double().numpy() == ROUNDING["BF16"](given_.double().numpy())).all()
 
 
+def widened_wrongly(backend: str | None) -> list[int]:
+    """Return the bfloat16 patterns, of all but NaN, that become another number in a plane of float32."""
+    from kvcrucible.engine.kernels import api
+    from kvcrucible.engine.storage.torch_storage import TorchStorage
+
+    rows = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.bfloat16).view(256, 2, 128)
+    storage = TorchStorage(PROFILES["FP32"], Geometry(1, 2, 128), 4, 64, 1, 4)
+    storage.write_table(0, 0, [2, 0, 3, 1])
+    api.append(storage.layer_view(0), [0], [0], [256], rows, rows, backend=backend)
+    # The upper half of the float32 that equals it is the bfloat16 itself.
+    exact = rows.view(torch.int16).to(torch.int32) << 16
+    found = [read.contiguous().view(torch.int32) for read in storage.read_row(0, 0, 0, 256)]
+    wrong = ((found[0] != exact) | (found[1] != exact)) & ~rows.isnan()
+    return rows.view(torch.int16)[wrong].tolist()
+
+
+def test_every_bfloat16_number_is_widened_exactly() -> None:
+    assert widened_wrongly(None) == []
+
+
 def test_appended_tensors_leave_no_graph_behind() -> None:
     storage, (k, v) = storage_with_rows(), rows_of(1)
     storage.append(0, [0], [0], [1], k.requires_grad_(), v)

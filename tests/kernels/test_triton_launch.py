@@ -38,6 +38,28 @@ def test_every_call_finds_a_configuration() -> None:
             assert chosen.lines >= launch.DECODE_LINES, "a decode entry is one block"
 
 
+def test_every_rule_is_the_first_for_some_key() -> None:
+    """A misspelt value matches nothing and leaves no other trace."""
+    from kvcrucible.contract.profiles import PROFILES
+    from kvcrucible.engine.kernels.triton import launch, tune
+
+    keys = [
+        key
+        for target in ("interpreter", "sm_80", "sm_90", "sm_100", "gfx942")
+        for key in tune.keys_of(target, PROFILES, (16, 32, 64, 80, 96, 112, 128, 256), (1, 8))
+    ]
+    rules = launch.table()
+    first = {
+        next(
+            index
+            for index, (match, _) in enumerate(rules)
+            if all(getattr(key, field) in values for field, values in match.items())
+        )
+        for key in keys
+    }
+    assert first == set(range(len(rules)))
+
+
 def test_the_first_rule_that_matches_wins() -> None:
     rules = parsed({"target": ["sm_90"], "length": ["prefill"]})
     assert rules[0][0] == {"target": ("sm_90",), "length": ("prefill",)}

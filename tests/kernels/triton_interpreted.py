@@ -69,6 +69,10 @@ def test_an_entry_gives_the_same_bits_in_any_batch(make_batch) -> None:
         assert torch.equal(alone[1][0], lse[row])
 
 
+def test_every_bfloat16_number_is_widened_exactly() -> None:
+    assert helpers("test_append").widened_wrongly("triton") == []
+
+
 def test_a_nan_inside_the_context_reaches_the_result(make_batch) -> None:
     batch = make_batch([1, 40], [1, 1], 16, 1, 1, 16)
     view = batch.storage.layer_view(0)

@@ -15,6 +15,7 @@ from kvcrucible.engine.kernels.triton.formats import (
     scale_patterns,
     scale_value,
     small_float_patterns,
+    widened,
 )
 
 
@@ -43,7 +44,7 @@ def append_numbers(
     base = (slot // PAGE) * page_stride + (line % heads) * head_stride + (slot % PAGE) * DIM
     element = tl.arange(0, BLOCK_DIM)
     mask = there[:, None] & (element < DIM)[None, :]
-    x = tl.load(rows + line[:, None] * DIM + element[None, :], mask=mask, other=0.0).to(tl.float32)
+    x = widened(tl.load(rows + line[:, None] * DIM + element[None, :], mask=mask, other=0.0))
     target = codes + base[:, None] + element[None, :]
     if ELEMENT == "bfloat16":
         tl.store(target, bfloat16_patterns(x), mask=mask)
@@ -89,8 +90,8 @@ def append_groups(
     if CODE == "e2m1":
         byte = tl.arange(0, GROUP // 2)
         source = rows + line[:, None] * GROUP + 2 * byte[None, :]
-        even = tl.load(source, mask=there[:, None], other=0.0).to(tl.float32)
-        odd = tl.load(source + 1, mask=there[:, None], other=0.0).to(tl.float32)
+        even = widened(tl.load(source, mask=there[:, None], other=0.0))
+        odd = widened(tl.load(source + 1, mask=there[:, None], other=0.0))
         void = (tl.max(not_finite(even) | not_finite(odd), axis=1)) > 0
         even = tl.where(void[:, None], 0.0, even)
         odd = tl.where(void[:, None], 0.0, odd)
@@ -104,8 +105,7 @@ def append_groups(
         tl.store(target, both.to(tl.uint8), mask=there[:, None])
     else:
         element = tl.arange(0, GROUP)
-        x = tl.load(rows + line[:, None] * GROUP + element[None, :], mask=there[:, None], other=0.0)
-        x = x.to(tl.float32)
+        x = widened(tl.load(rows + line[:, None] * GROUP + element[None, :], mask=there[:, None], other=0.0))
         void = tl.max(not_finite(x), axis=1) > 0
         x = tl.where(void[:, None], 0.0, x)
         largest = tl.max(tl.abs(x), axis=1)

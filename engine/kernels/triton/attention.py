@@ -25,6 +25,7 @@ from kvcrucible.engine.kernels.triton.formats import (
     e4m3fn_value,
     scale_value,
     upper_half,
+    widened,
 )
 
 _LN2 = tl.constexpr(0.6931471805599453)
@@ -268,7 +269,7 @@ def _query_parts(
         source = q + place[:, None] * DIM + element[None, :]
         x = tl.load(source, mask=there[:, None] & inside[None, :], other=0.0)
         if CODE == "float32":
-            found = found + (x.to(tl.float32),)
+            found = found + (widened(x),)
         elif PARTS == 1:
             found = found + (x,)
         else:
@@ -347,7 +348,7 @@ def _weighted(weight, values, CODE: tl.constexpr):
 def _dot(left, right):
     """Return the product in float32; the interpreter would multiply bfloat16 as the integers that hold them."""
     if INTERPRETED:
-        return tl.dot(left.to(tl.float32), right.to(tl.float32), input_precision="ieee")
+        return tl.dot(widened(left), widened(right), input_precision="ieee")
     else:
         return tl.dot(left, right, input_precision="ieee")
 

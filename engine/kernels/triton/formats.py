@@ -2,7 +2,7 @@
 
 No conversion to or from a small float is left to a cast: targets differ in which 8-bit floats they have, and Triton's
 interpreter cuts where hardware rounds.  What remains of floating point is float32 arithmetic that IEEE 754 rounds
-correctly, and widening.
+correctly, and widening from float16.
 """
 
 from __future__ import annotations
@@ -24,6 +24,19 @@ _ROUNDER_BITS = tl.constexpr(0x4B400000)
 def float_bits(x):
     """Return the patterns of float32 ``x``, int32."""
     return x.to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def widened(x):
+    """Return floating ``x`` as float32, exactly.
+
+    A bfloat16 is the upper half of the float32 that it equals, so its pattern is moved and no cast is asked: the
+    interpreter's own gives subnormal numbers another mantissa.
+    """
+    if x.dtype == tl.bfloat16:
+        return (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    else:
+        return x.to(tl.float32)
 
 
 @triton.jit

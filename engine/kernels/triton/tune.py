@@ -87,9 +87,23 @@ def device_keys(profiles: Iterable[str], head_dims: Iterable[int], groups: Itera
     """Return the keys of the device that is there; raises ``NotRunError`` where there is none."""
     if not torch.cuda.is_available():
         raise NotRunError("no device: a launch table is timed on the GPU that it is for")
-    target = backend.target(torch.device("cuda", torch.cuda.current_device()))
+    return keys_of(
+        backend.target(torch.device("cuda", torch.cuda.current_device())), profiles, head_dims, groups
+    )
+
+
+def keys_of(
+    target: str, profiles: Iterable[str], head_dims: Iterable[int], groups: Iterable[int]
+) -> list[Key]:
+    """Return the keys of ``target`` for profiles, head dimensions and groups, of those that go together."""
     return [
-        Key(target, backend.profile_name(_storage(profile, dim, 1, 1, 1).layer_view(0)), dim, group, length)
+        Key(
+            target,
+            backend.profile_name(_storage(profile, dim, 1, 1, 1, "cpu").layer_view(0)),
+            dim,
+            group,
+            length,
+        )
         for profile, dim, group, length in product(profiles, head_dims, groups, launch.LENGTH_CLASSES)
         if all(plane.divides(dim) for plane in PROFILES[profile].planes)
     ]
@@ -101,7 +115,7 @@ def time_on_device(profile: str) -> Callable[[Key, Config], float | None]:
     def time_of(key: Key, chosen: Config) -> float | None:
         rows, heads, queries, context = BATCHES[key.length]
         blocks = -(-context // 64)
-        storage = _storage(profile, key.head_dim, heads, rows, blocks)
+        storage = _storage(profile, key.head_dim, heads, rows, blocks, "cuda")
         ids = torch.randperm(rows * blocks, generator=torch.Generator().manual_seed(0)).tolist()
         for row in range(rows):
             storage.write_table(row, 0, ids[row * blocks : (row + 1) * blocks])
@@ -129,7 +143,7 @@ def _seconds(
     return float(start.elapsed_time(stop)) / 1e3
 
 
-def _storage(profile: str, dim: int, heads: int, rows: int, blocks: int) -> Any:
+def _storage(profile: str, dim: int, heads: int, rows: int, blocks: int, device: str) -> Any:
     from kvcrucible.engine.storage.torch_storage import TorchStorage
 
     return TorchStorage(
@@ -139,7 +153,7 @@ def _storage(profile: str, dim: int, heads: int, rows: int, blocks: int) -> Any:
         64,
         rows,
         blocks,
-        "cuda",
+        device,
         order=PlaneOrder.PAGE_MAJOR,
     )
 
