@@ -185,9 +185,9 @@ class Engine:
         """
         self._enter()
         record = units.check_end(self, unit, commit, accepted)
-        del self.units[unit]
         self.touched.units.add(unit)
         cancelled = units.end(self, record, commit, dict(accepted))
+        del self.units[unit]
         for sequence in cancelled:
             self._drop(self.sequences[sequence])
         frontiers = tuple(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from kvcrucible.contract.errors import EngineLost
 from kvcrucible.engine.giving_up import CopiesGivenUp, GivenUp
 from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.records import Continuation
@@ -46,7 +47,8 @@ class Room:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
+        # A lost engine stopped in the middle of its effects: nobody asks it any more, and others hold what was freed.
+        if error is not None and not isinstance(error, EngineLost):
             for part in reversed(self._parts):
                 part.take_back()
             return

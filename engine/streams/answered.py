@@ -39,7 +39,7 @@ class AnsweredStream:
         return self._inner.name
 
     def submit(self, effect: Effect, label: str = "") -> None:
-        """Queue ``effect``.  What cannot be queued is lost like what fails later: raises ``EngineLost``, from now on."""
+        """Queue ``effect``.  What cannot be queued is as if it failed: raises ``EngineLost``, from now on."""
         self._unmarked = True
         try:
             self._inner.submit(effect, label)

@@ -3,7 +3,8 @@
 Verifies, by the kind of site:
 
 - *in the call*: the operation is refused for that reason and nothing has changed, or it is an admission, and what it
-  does not report as admitted or begun has not changed; carried out again, it does what it does without any failure;
+  does not report as admitted or begun has not changed; carried out again, it does what it does without any failure
+  (a hostile policy, which answers at random, aside);
 - *of a transfer*: once its effects are over the transfer is reported as abandoned, and everything is as if it had been
   cancelled before a single byte moved;
 - *losing*: every later operation raises ``EngineLost`` and changes nothing.
@@ -14,10 +15,11 @@ After each of the first two, every checker holds and a drain leads to the initia
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeAlias
 
 from kvcrucible.contract.errors import EngineLost, RefusalKind
 from kvcrucible.contract.in_words import in_words
@@ -39,11 +41,15 @@ from kvcrucible.contract.tokens import run
 from kvcrucible.fuzz.nth_failure.sites import IN_THE_CALL, LOSING, OF_A_TRANSFER, Failure, Site
 from kvcrucible.fuzz.nth_failure.subject import Subject
 from kvcrucible.fuzz.nth_failure.workloads import Workload
-from kvcrucible.fuzz.steps import ReadBack, RunEffects
+from kvcrucible.fuzz.setting import HOSTILE_POLICY, Setting
+from kvcrucible.fuzz.steps import ReadBack, RunEffects, Step
 from kvcrucible.invariants import registry
 from kvcrucible.invariants.behaviour import unchanged
 from kvcrucible.invariants.judgements import ENGINE_FAULT, raised
 from kvcrucible.invariants.violation import Violation, mismatch
+
+#: Makes an engine for a setting and takes steps on it.
+Build: TypeAlias = Callable[[Setting, Sequence[Step]], Subject]
 
 
 class Ending(StrEnum):
@@ -59,11 +65,12 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Failure ``failure`` in step ``at`` of a workload."""
+    """Failure ``failure`` in step ``at`` of a workload; ``build`` makes the engine that is failed."""
 
     workload: Workload
     at: int
     failure: Failure
+    build: Build = Subject
 
     @property
     def operation(self) -> Operation:
@@ -94,9 +101,9 @@ _REFUSALS = {
 }
 
 
-def cells_of(workload: Workload) -> Iterator[Cell]:
+def cells_of(workload: Workload, build: Build = Subject) -> Iterator[Cell]:
     """Yield every cell of a workload: each site that an operation passes, each passage, once and persistently."""
-    subject = Subject(workload.setting)
+    subject = build(workload.setting, ())
     for at, step in enumerate(workload.steps):
         subject.gate.disarm()
         subject.take(step)
@@ -105,7 +112,7 @@ def cells_of(workload: Workload) -> Iterator[Cell]:
         for site in Site:
             for k in range(1, subject.gate.passed[site] + 1):
                 for persistent in (False, True):
-                    yield Cell(workload, at, Failure(site, k, persistent))
+                    yield Cell(workload, at, Failure(site, k, persistent), build)
 
 
 def try_cell(cell: Cell) -> Tried:
@@ -119,7 +126,7 @@ def try_cell(cell: Cell) -> Tried:
 
 
 def _prefix(cell: Cell) -> Subject:
-    return Subject(cell.workload.setting, cell.workload.steps[: cell.at])
+    return cell.build(cell.workload.setting, cell.workload.steps[: cell.at])
 
 
 def _rolled_back(cell: Cell) -> Tried:
@@ -146,6 +153,9 @@ def _in_the_call(cell: Cell, subject: Subject) -> tuple[Ending, list[Violation]]
         # Which of its ways an admission takes then is its own; all that it did it says, and the checkers see it.
         return Ending.WENT_ON, violations
     violations += _refused(cell, outcome) + unchanged(before, after)
+    if cell.workload.setting.policy == HOSTILE_POLICY:
+        # It answers otherwise whenever it is asked once more.
+        return Ending.ROLLED_BACK, violations
     if cell.failure.persistent:
         # As long as it lasts, asking again changes nothing either.
         violations += _refused(cell, subject.operate(operation)) + unchanged(before, subject.snapshot())

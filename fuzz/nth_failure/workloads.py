@@ -36,18 +36,19 @@ class Workload:
     steps: tuple[Step, ...]
 
 
-def workloads(seed: int) -> Iterator[Workload]:
+def workloads(seed: int, *, failing_copies: bool = False) -> Iterator[Workload]:
     """Yield workloads without end, the same ones for the same seed; judged by the reference as they are drawn.
 
-    Raises ``InvariantViolated`` where the engine is wrong even without a failure.
+    ``failing_copies``: in some settings some copies between the tiers fail of themselves.  Raises
+    ``InvariantViolated`` where the engine is wrong even without a failure.
     """
     batch = 0
     while True:
-        yield from _batch(seed + batch * _BATCH_STRIDE)
+        yield from _batch(seed + batch * _BATCH_STRIDE, failing_copies)
         batch += 1
 
 
-def _batch(seed: int) -> list[Workload]:
+def _batch(seed: int, failing_copies: bool) -> list[Workload]:
     drawn: list[Workload] = []
 
     def finished() -> None:
@@ -61,8 +62,8 @@ def _batch(seed: int) -> list[Workload]:
     settings = settings_for(
         "paged", (Depth.LEDGER.value,), (None, *BACKENDS), hosts=(False, True), lookaheads=LOOKAHEADS
     )
-    # Copies fail where the n-th failure says so, and nowhere else.
-    settings = settings.map(lambda setting: replace(setting, fail_every=0))
+    if not failing_copies:
+        settings = settings.map(lambda setting: replace(setting, fail_every=0))
     machine = machine_class(settings, build(Setting()).capabilities, Tally(), recorder)
     limits = hypothesis.settings(
         max_examples=BATCH,
