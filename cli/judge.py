@@ -147,10 +147,8 @@ class Cases:
     """The workloads of a seed, drawn when they are first asked for and kept for the engines that follow."""
 
     def __init__(self, seed: int, most: int) -> None:
-        from kvcrucible.fuzz.campaign import keep_out_of_the_working_folder
         from kvcrucible.fuzz.nth_failure.workloads import workloads
 
-        keep_out_of_the_working_folder()
         self._drawn: list[Any] = []
         self._source = islice(workloads(seed, failing_copies=True), most)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING
 
 from kvcrucible.contract.capabilities import Capabilities
@@ -61,6 +62,8 @@ class PagedAdapter:
         self._counted = [CountedStorage(one) for one in per_pool(config, storages)]
         policy = policy_of(setting)
         self.engine = Engine(config, self._counted, self.device, hashing, host_memory, policy, pool)
+        if setting.page_order_seed:
+            use_every_page_once(self.engine, Random(setting.page_order_seed))
         self.stream = self.device.stream(COMPUTE_STREAM)
         self.copy_stream = self.device.stream(COPY_STREAM)
 
@@ -107,6 +110,16 @@ class PagedAdapter:
     def settle(self) -> None:
         """Let all device effects take place."""
         self.device.synchronize()
+
+
+def use_every_page_once(engine: Engine, random: Random) -> None:
+    """Lease every page and give them back in a random order: that in which they are handed out from then on."""
+    for pool in engine.pools:
+        reservation = pool.reserve(pool.capacity)
+        leases = pool.materialise(reservation, pool.capacity)
+        random.shuffle(leases)
+        pool.release(leases)
+        pool.close(reservation)
 
 
 class PagedPayloadAdapter(PagedAdapter):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from random import Random
 from typing import Any
 
 from kvcrucible.contract.config import PoolSpec
@@ -16,7 +17,7 @@ from kvcrucible.engine.observe import snapshot
 from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.streams import ImmediateDevice, SimulatedDevice, UnitFences
 from kvcrucible.engine.streams.interface import Effect
-from kvcrucible.fuzz.adapters.paged import COMPUTE_STREAM, COPY_STREAM
+from kvcrucible.fuzz.adapters.paged import COMPUTE_STREAM, COPY_STREAM, use_every_page_once
 from kvcrucible.fuzz.adapters.policies import policy_of
 from kvcrucible.fuzz.adapters.schedules import strategy_of
 from kvcrucible.fuzz.nth_failure.failing import FailingDevice, FailingPool, FailingSlots
@@ -44,6 +45,8 @@ class Subject:
             policy=policy_of(setting),
             pool=self._pool,
         )
+        if setting.page_order_seed:
+            use_every_page_once(self.engine, Random(setting.page_order_seed))
         host = self.engine.host
         if host is not None:
             host.slots = FailingSlots(self.gate, host.slots)
