@@ -18,6 +18,8 @@ from kvcrucible.contract.errors import CrucibleError, ExitStatus, InputError, No
 GROUPS = (
     "fuzz",
     "faults",
+    "nth_failure",
+    "judge",
     "replay",
     "rounds",
     "check",

@@ -137,6 +137,13 @@ class ContextCache:
         self.unmark_beyond(kept.marks, -1)
         close_spaces(self._ledger, kept.spaces)
 
+    def forget(self, kept: Continuation) -> None:
+        """Drop a continuation whose pages have been given up already, and its checkpoints."""
+        self.take(kept)
+        self.unmark_beyond(kept.marks, -1)
+        for space in kept.spaces:
+            space.pages, space.frontier = [], 0
+
     def take(self, kept: Continuation) -> None:
         """Remove a continuation from the cache; its spaces and checkpoints are the caller's."""
         del self.continuations[kept.continuation]

@@ -8,10 +8,12 @@ through ``finish``, ``cancel``, ``release``, the releases that making room needs
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from functools import partial
+from typing import TypeAlias
 
-from kvcrucible.contract.config import EngineConfig
+from kvcrucible.contract.config import EngineConfig, PoolSpec
 from kvcrucible.contract.errors import BadArgument, StaleHandle, WrongState
 from kvcrucible.contract.media import TokenSpan
 from kvcrucible.contract.operations import (
@@ -33,13 +35,14 @@ from kvcrucible.contract.snapshot import Touched
 from kvcrucible.contract.tokens import Tokens, prefix
 from kvcrucible.engine import admission, backfill, guards, movement, starting, units
 from kvcrucible.engine.admission import Plan
-from kvcrucible.engine.bundle import cut_bundle
+from kvcrucible.engine.bundle import begin_cut_bundle, end_cut_bundle
 from kvcrucible.engine.cache import ContextCache
 from kvcrucible.engine.pages import LogicalPage, PageLedger
 from kvcrucible.engine.policies import Policy, policy_of
 from kvcrucible.engine.pool import PagePool
 from kvcrucible.engine.prefix import TokenHash
 from kvcrucible.engine.records import Continuation, Request, Sequence, Unit, request_of
+from kvcrucible.engine.room import Room
 from kvcrucible.engine.space import close_spaces
 from kvcrucible.engine.spans import known_as
 from kvcrucible.engine.storage.interface import HostMemory, Storage
@@ -47,6 +50,12 @@ from kvcrucible.engine.storage.null import per_pool
 from kvcrucible.engine.streams import AnsweredStream, Device, ImmediateDevice, UnitFences
 from kvcrucible.engine.tables import RowLeases, tables_of
 from kvcrucible.engine.work import WorkCounters
+
+#: Builds the page pool for one specification; the fences are the engine's.
+PoolFactory: TypeAlias = Callable[[PoolSpec, UnitFences], PagePool]
+
+#: Label of a page copy within the device, by which it is known on its stream.
+TAIL_COPY_LABEL = "tail copy"
 
 
 class Engine:
@@ -57,8 +66,10 @@ class Engine:
     everything at once.  ``host_memory``: the bytes behind the Host tier's arena; None stores nothing.  Raises
     ``BadArgument`` where the number of storages is another, their planes are not those that the pools declare, the host
     memory is smaller than the arena, or one of memory and storages stores something and not the other.  ``policy``: who
-    yields first when room is made; None builds the one that the configuration names.  Once an effect on the compute
-    stream has failed, every operation raises ``EngineLost``, which is no refusal (decision 0013).
+    yields first when room is made; None builds the one that the configuration names.  ``pool`` builds the page pool of
+    each specification, so that free pages may be granted in another order (:mod:`kvcrucible.engine.free_pages`).  Once
+    an effect on the compute stream has failed, or could not be queued, every operation raises ``EngineLost``, which is
+    no refusal (decision 0013).
 
     ``touched`` collects what operations changed, until whoever watches replaces its contents with
     :func:`kvcrucible.engine.observe.drain`.  ``evicted``: continuations that the last operation released to make room.
@@ -72,6 +83,7 @@ class Engine:
         token_hash: TokenHash = hash,
         host_memory: HostMemory | None = None,
         policy: Policy | None = None,
+        pool: PoolFactory = PagePool,
     ) -> None:
         self.config = config
         self.storages = per_pool(config, storage)
@@ -83,7 +95,7 @@ class Engine:
         self.evicted: list[int] = []
         self.given_up: list[int] = []
         self.fences = UnitFences()
-        self.pools = [PagePool(spec, self.fences) for spec in config.pools]
+        self.pools = [pool(spec, self.fences) for spec in config.pools]
         self.ledger = PageLedger(self.pools, self.fences, self.touched)
         self.rows = RowLeases(config.max_concurrency, len(config.pools), self.touched)
         self.tables = tables_of(config, self.storages, self.stream, self.touched, self.work)
@@ -160,8 +172,8 @@ class Engine:
         self._enter()
         units.check(self, work)
         unit = self._next_unit
-        self._next_unit += 1
         self.units[unit] = units.begin(self, unit, work)
+        self._next_unit += 1
         self.touched.units.add(unit)
         return unit
 
@@ -173,9 +185,9 @@ class Engine:
         """
         self._enter()
         record = units.check_end(self, unit, commit, accepted)
-        del self.units[unit]
         self.touched.units.add(unit)
         cancelled = units.end(self, record, commit, dict(accepted))
+        del self.units[unit]
         for sequence in cancelled:
             self._drop(self.sequences[sequence])
         frontiers = tuple(
@@ -229,13 +241,13 @@ class Engine:
         guards.require_session(session, self.active_sessions, asked)
         guards.require_row(self.rows.free_rows, asked)
         need = admission.fork_need(holder.spaces, self.pools, limit, position)
-        self.make_room(asked, need, protected=source)
-        child = self._number()
+        child = self._next_sequence
         plan = Plan(AdmissionMode.FORK, need, (), holder, source, position)
-        starting.activate(
-            self, child, prefix(holder.tokens, position), holder.identity, session, position, plan, limit
-        )
-        return child
+        with self.make_room(asked, need, protected=source):
+            starting.activate(
+                self, child, prefix(holder.tokens, position), holder.identity, session, position, plan, limit
+            )
+        return self._number()
 
     def truncate(self, sequence: int, position: int) -> None:
         """Cut an active sequence back to ``position`` tokens in every pool that stands above; afterwards nothing tells
@@ -256,9 +268,10 @@ class Engine:
             return
         need = admission.regrowth(record, position)
         dropped = [page for space in record.spaces for page in space.cut_drops(position)]
-        self.make_room(asked, need, dropped)
+        with self.make_room(asked, need, dropped):
+            cuts = begin_cut_bundle(self.pools, self.ledger, record, position)
         record.marks = self.cache.unmark_beyond(record.marks, position)
-        cut_bundle(self.pools, self.ledger, self.tables, record, position, self.copy_columns)
+        end_cut_bundle(self.ledger, self.tables, record, cuts, self.copy_columns)
         self.cache.restamp(record.marks, record.spaces)
         record.tokens = prefix(record.tokens, position)
         record.prompt = min(record.prompt, position)
@@ -368,15 +381,18 @@ class Engine:
         need: Seq[int],
         dropped: Seq[LogicalPage] = (),
         protected: int | None = None,
-    ) -> None:
-        """Release continuations until ``need`` pages are free in every pool, as for :func:`admission.fits`.
+    ) -> Room:
+        """Give up continuations until ``need`` pages are free in every pool, as for :func:`admission.fits`.
 
-        Raises ``DeviceCapacity``, and then has released none.
+        What the room is made for happens within the context that it returns.  Raises ``DeviceCapacity``, and then has
+        given up none.
         """
         victims = admission.fits(self.cache, self.pools, need, dropped, protected)
         if victims is None:
             raise guards.no_pages(asked, need, self.pools, len(self.cache.continuations))
-        self.release_all(victims)
+        room = Room(self)
+        room.release(victims)
+        return room
 
     def short_of(self, need: Seq[int]) -> list[int]:
         """Return how many pages of each pool are lacking for ``need``; below 0 what is free beyond it."""
@@ -387,7 +403,7 @@ class Engine:
         self.work.page_copies += 1
         self.work.columns_copied += columns
         copy = self.storages[pool].copy_columns
-        self.stream.submit(partial(copy, pool, source_page, destination_page, columns))
+        self.stream.submit(partial(copy, pool, source_page, destination_page, columns), TAIL_COPY_LABEL)
 
     def _number(self) -> int:
         sequence = self._next_sequence
@@ -413,7 +429,7 @@ class Engine:
         close_spaces(self.ledger, record.spaces)
 
     def release_all(self, victims: Seq[Continuation]) -> None:
-        """Release continuations to make room."""
+        """Release continuations to make room, for good at once."""
         for kept in victims:
             self.cache.policy.yields(kept)
             self.cache.release(kept)

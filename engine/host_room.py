@@ -21,16 +21,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HostRoom:
-    """Whose Host copies were given up, and which continuations on Host were released, in order."""
+    """Whose Host copies are given up, with the pages, and which continuations on Host are released, in order."""
 
-    given_up: tuple[int, ...] = ()
-    evicted: tuple[int, ...] = ()
+    copies: tuple[tuple[Continuation, tuple[LogicalPage, ...]], ...] = ()
+    victims: tuple[Continuation, ...] = ()
+
+    @property
+    def given_up(self) -> tuple[int, ...]:
+        """Continuations whose Host copies are given up."""
+        return tuple([kept.continuation for kept, _ in self.copies])
+
+    @property
+    def evicted(self) -> tuple[int, ...]:
+        """Continuations that are released."""
+        return tuple([kept.continuation for kept in self.victims])
 
 
-def make_host_room(
+def find_host_room(
     engine: Engine, sinks: Continuation, pages: Sequence[LogicalPage], protected: int | None
 ) -> HostRoom | None:
-    """Make it so that the extents for ``pages`` of ``sinks`` fit; None where that cannot be, and nothing has changed.
+    """Find what has to make way so that the extents for ``pages`` of ``sinks`` fit; None where that cannot be.  Changes
+    nothing.
 
     First Host copies of pages that are visible on Device are given up, those of ``sinks`` itself left out.  Then
     continuations that have no page on Device and yield before ``sinks`` are released, in the order of the policy.
@@ -44,12 +55,12 @@ def make_host_room(
     if not any(wanted) or host.slots.fits_without(wanted, ()):
         return HostRoom()
     ended: set[HostSlot] = set()
-    copies: list[tuple[Continuation, list[LogicalPage]]] = []
+    copies: list[tuple[Continuation, tuple[LogicalPage, ...]]] = []
     for kept, found in _copies(engine, sinks, protected):
-        copies.append((kept, found))
+        copies.append((kept, tuple(found)))
         ended.update(_slot(page) for page in found)
         if host.slots.fits_without(wanted, ended):
-            return _carry_out(engine, copies, [])
+            return HostRoom(tuple(copies))
     victims: list[Continuation] = []
     given_up: dict[int, int] = {}
     for kept in _lower(engine, sinks, protected):
@@ -59,7 +70,7 @@ def make_host_room(
             if times == page.references:
                 ended.add(_slot(page))
         if host.slots.fits_without(wanted, ended):
-            return _carry_out(engine, copies, victims)
+            return HostRoom(tuple(copies), tuple(victims))
     return None
 
 
@@ -93,20 +104,14 @@ def _lower(engine: Engine, sinks: Continuation, protected: int | None) -> Iterat
         yield kept
 
 
-def _carry_out(
-    engine: Engine,
-    copies: Sequence[tuple[Continuation, list[LogicalPage]]],
-    victims: Sequence[Continuation],
-) -> HostRoom:
+def make_host_room(engine: Engine, room: HostRoom) -> None:
+    """Carry out what was found: afterwards the extents fit.  For good: an extent that ends may lose its bytes."""
     host = engine.host
     assert host is not None
-    for _, found in copies:
+    for _, found in room.copies:
         # A page that two of them hold has lost its copy with the first.
         host.give_up(Tier.HOST, [page for page in found if not page.only_on_device])
-    engine.release_all(victims)
-    return HostRoom(
-        tuple([kept.continuation for kept, _ in copies]), tuple([kept.continuation for kept in victims])
-    )
+    engine.release_all(room.victims)
 
 
 def _slot(page: LogicalPage) -> HostSlot:

@@ -70,8 +70,8 @@ def restore(engine: Engine, kept: Continuation, keep: bool) -> int:
     if not pages:
         raise guards.nothing_to_move(asked, kept, Tier.HOST)
     host = guards.require_host(engine.host, asked)
-    engine.make_room(asked, restore_need(engine, pages), protected=kept.continuation)
-    return host.start(Tier.HOST, pages, kept.continuation, keep)
+    with engine.make_room(asked, restore_need(engine, pages), protected=kept.continuation):
+        return host.start(Tier.HOST, pages, kept.continuation, keep)
 
 
 def movable(kept: Continuation) -> list[LogicalPage]:

@@ -97,7 +97,7 @@ class PageLedger:
     """
 
     def __init__(self, pools: Sequence[PagePool], units: UnitFences, touched: Touched) -> None:
-        self._pools, self._units = pools, units
+        self.pools, self._units = pools, units
         self._next = 0
         self.touched = touched
         self.live: dict[int, LogicalPage] = {}
@@ -107,7 +107,7 @@ class PageLedger:
         """Materialise ``pages`` out of ``reservation`` as new logical pages with one reference and nothing
         committed.
         """
-        leases = self._pools[pool].materialise(reservation, pages)
+        leases = self.pools[pool].materialise(reservation, pages)
         first = self._next
         granted = [LogicalPage(first + index, pool, lease) for index, lease in enumerate(leases)]
         self._next = first + pages
@@ -137,24 +137,35 @@ class PageLedger:
             touched.add(page.page)
             if page.references == 0:
                 ended.append(page)
-        for page in ended:
-            del self.live[page.page]
         leases: list[Lease] = []
         fences: list[int] = []
         for page in ended:
+            if page.transfer is None and page.device >= 0:
+                leases.append(page.lease)
+                fences.append(page.fence)
+        self.end_leases(pool, leases, fences, into)
+        self.end_pages(ended)
+
+    def end_leases(
+        self, pool: int, leases: Sequence[Lease], fences: Sequence[int], into: Reservation | None
+    ) -> None:
+        """End leases, into the reservation ``into`` or for good; ``fences`` as for :meth:`PagePool.release`."""
+        if into is None:
+            self.pools[pool].release(leases, fences)
+        else:
+            self.pools[pool].dematerialise(into, leases, fences)
+
+    def end_pages(self, pages: Iterable[LogicalPage]) -> None:
+        """Forget pages without references, whose leases have ended; their Host copies end with them, and the transfer
+        that has one learns of it.
+        """
+        for page in pages:
+            del self.live[page.page]
             if page.transfer is not None:
                 assert self.host is not None
                 self.host.page_ended(page)
-                continue
-            if not page.only_on_device:
+            elif not page.only_on_device:
                 self._free_host(page.replicas.at(Tier.HOST))
-            if page.device >= 0:
-                leases.append(page.lease)
-                fences.append(page.fence)
-        if into is None:
-            self._pools[pool].release(leases, fences)
-        else:
-            self._pools[pool].dematerialise(into, leases, fences)
 
     def stamp(self, pages: Iterable[LogicalPage], fence: int) -> None:
         """Note that a holder who only retains ``pages`` from now on was selected by unit ``fence`` last."""
@@ -179,7 +190,7 @@ class PageLedger:
         if page.transfer is not None or page.device < 0:
             return False
         units = self._units
-        return units.completed == units.ended or self._pools[page.pool].at_rest(page.lease, page.fence)
+        return units.completed == units.ended or self.pools[page.pool].at_rest(page.lease, page.fence)
 
     def _free_host(self, replica: Replica | None) -> None:
         if replica is not None:

@@ -26,6 +26,7 @@ from typing import NewType
 
 from kvcrucible.contract.config import PageId, PoolSpec
 from kvcrucible.contract.errors import DeviceCapacity, StaleHandle
+from kvcrucible.engine.free_pages import FreePages, LastInFirstOut
 from kvcrucible.engine.streams import UnitFences
 
 Lease = NewType("Lease", int)
@@ -81,11 +82,14 @@ class Reservation:
 class PagePool:
     """One pool's pages.  Every method either takes full effect or raises and changes nothing.
 
-    ``units`` tells which units are outstanding; without it none ever is.  ``changed`` collects the pages that began or
-    ceased to retire, until whoever watches clears it.
+    ``units`` tells which units are outstanding; without it none ever is.  ``unleased`` decides which page is granted
+    next and begins with all of them; None grants what was given back last.  ``changed`` collects the pages that began
+    or ceased to retire, until whoever watches clears it.
     """
 
-    def __init__(self, spec: PoolSpec, units: UnitFences | None = None) -> None:
+    def __init__(
+        self, spec: PoolSpec, units: UnitFences | None = None, unleased: FreePages | None = None
+    ) -> None:
         self.spec = spec
         self.leased = 0
         self.reserved = 0
@@ -99,8 +103,7 @@ class PagePool:
         self._carried: list[int] = [0] * spec.capacity_pages
         # Reservations to which pages were returned that were not at rest; they may have none left until the next look.
         self._with_returned: list[Reservation] = []
-        # Last in, first out: a page is reused at once, which makes a stale handle show itself soon.
-        self._unleased: list[int] = list(range(spec.capacity_pages - 1, -1, -1))
+        self._unleased = LastInFirstOut(spec.capacity_pages) if unleased is None else unleased
         # Per page: its live lease, or the negated last one while nobody holds it (generation 0 at the start).
         self._current: list[int] = [-page for page in range(spec.capacity_pages)]
 
@@ -164,9 +167,7 @@ class PagePool:
         if pages == 0:
             return []
         granted = self._take_returned(reservation, pages) if reservation.returned else []
-        rest = len(self._unleased) - (pages - len(granted))
-        granted += self._unleased[rest:][::-1]
-        del self._unleased[rest:]
+        granted += self._unleased.take(pages - len(granted))
         current, leased_after, ended = self._current, self._leased_after, self._units.ended
         leases: list[Lease] = []
         for page in granted:
@@ -201,7 +202,7 @@ class PagePool:
         self.reserved += len(leases)
         reservation.remaining += len(leases)
         quiet, waiting = self._split(leases, fences)
-        self._unleased.extend(quiet)
+        self._unleased.put(quiet)
         if waiting:
             if reservation not in self._with_returned:
                 self._with_returned.append(reservation)
@@ -214,9 +215,35 @@ class PagePool:
         """
         self._end(leases)
         quiet, waiting = self._split(leases, fences)
-        self._unleased.extend(quiet)
+        self._unleased.put(quiet)
         for lease, fence in waiting:
             self._retire(lease, fence)
+
+    def take_back(self, leases: Sequence[Lease], reservation: Reservation | None) -> None:
+        """Undo :meth:`release`, or where there is a ``reservation`` :meth:`dematerialise`: ``leases`` are live again.
+
+        Nobody holds their pages: what was granted of them since has been given back, unseen by anybody else.
+        """
+        pages = {lease & _PAGE_MASK for lease in leases}
+        for lease in leases:
+            assert self._current[lease & _PAGE_MASK] <= -lease, "the page is leased, or was never given up"
+            self._current[lease & _PAGE_MASK] = lease
+        if reservation is None:
+            held_up = {page for page in pages if page in self.retiring}
+            for page in held_up:
+                del self.retiring[page]
+            self.changed |= held_up
+            self.leased += len(pages) - len(held_up)
+        else:
+            held_up = {page for page, _ in reservation.returned if page in pages}
+            reservation.returned = [
+                (page, fence) for page, fence in reservation.returned if page not in pages
+            ]
+            self.reserved -= len(pages)
+            reservation.remaining -= len(pages)
+            self.leased += len(pages)
+        if pages != held_up:
+            self._unleased.remove(pages - held_up)
 
     def close(self, reservation: Reservation) -> int:
         """End the reservation; return how many promised pages became free or retire."""
@@ -233,10 +260,10 @@ class PagePool:
             if held.fence <= completed:
                 del self.retiring[page]
                 self.changed.add(page)
-                self._unleased.append(page)
+                self._unleased.put((page,))
                 self.leased -= 1
         for reservation in self._with_returned:
-            self._unleased += [page for page, fence in reservation.returned if fence <= completed]
+            self._unleased.put([page for page, fence in reservation.returned if fence <= completed])
             reservation.returned = [
                 (page, fence) for page, fence in reservation.returned if fence > completed
             ]

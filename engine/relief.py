@@ -12,14 +12,17 @@ Host room for 2. is made in :mod:`kvcrucible.engine.host_room`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+from kvcrucible.contract.errors import HostGeometry
 from kvcrucible.contract.operations import TransferStarted, Waiting, WaitingKind
 from kvcrucible.contract.snapshot import Tier
 from kvcrucible.engine import movement
-from kvcrucible.engine.host_room import make_host_room
+from kvcrucible.engine.host_room import find_host_room, make_host_room
 from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.records import Continuation, Request
+from kvcrucible.engine.room import Room
 
 if TYPE_CHECKING:
     from kvcrucible.engine.engine import Engine
@@ -32,14 +35,16 @@ def sinking(engine: Engine, request: Request) -> bool:
 
 def relieve(
     engine: Engine,
+    room: Room,
     request: Request,
     need: Sequence[int],
     dropped: Sequence[LogicalPage],
     protected: int | None,
 ) -> Waiting | None:
-    """Make room for ``need`` pages, as for :func:`admission.fits`, which says that it can be had.
+    """Make ``room`` for ``need`` pages, as for :func:`admission.fits`, which says that it can be had.
 
-    Returns None once the room is there, or that the request waits for what sinks.
+    Returns None once the room is there, or that the request waits for what sinks.  Raises ``HostGeometry`` where
+    extents that fit are refused all the same and nothing sinks; then nothing has changed once the room is left.
     """
     cache, host = engine.cache, engine.host
     short = cache.lacking(engine.short_of(need), dropped)
@@ -49,8 +54,7 @@ def relieve(
         for kept in cache.yielding(protected) if cache.away else ():
             copies = [page for page in kept.hidden(Tier.DEVICE) if page.transfer is None]
             if copies:
-                host.give_up(Tier.DEVICE, copies)
-                engine.given_up.append(kept.continuation)
+                room.give_up_copies(kept, copies)
                 short = cache.lacking(engine.short_of(need), dropped)
                 if max(short) <= 0:
                     return None
@@ -60,7 +64,7 @@ def relieve(
         started = _sink(engine, request, short, victims, protected)
         if started:
             return Waiting(request.sequence, WaitingKind.SINKING, started)
-    engine.release_all(victims)
+    room.release(victims)
     return None
 
 
@@ -88,10 +92,21 @@ def _sink(
         if kept.continuation in request.sunk:
             continue
         pages = [page for page in movement.movable(kept) if times[page.page] == page.references]
-        room = make_host_room(engine, kept, pages, protected) if pages else None
+        room = find_host_room(engine, kept, pages, protected) if pages else None
         if room is None:
             continue
-        number = host.start(Tier.DEVICE, pages, kept.continuation, keep=False)
+        try:
+            number = host.start(
+                Tier.DEVICE,
+                pages,
+                kept.continuation,
+                keep=False,
+                make_room=partial(make_host_room, engine, room),
+            )
+        except HostGeometry:
+            if started:
+                break
+            raise
         request.sunk.add(kept.continuation)
         request.sinks.add(number)
         engine.work.continuations_sunk += 1

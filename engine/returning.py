@@ -10,6 +10,7 @@ from kvcrucible.contract.snapshot import Tier
 from kvcrucible.engine import admission, movement, relief
 from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.records import Continuation, Request, Sequence
+from kvcrucible.engine.room import Room
 
 if TYPE_CHECKING:
     from kvcrucible.engine.engine import Engine
@@ -71,13 +72,14 @@ def _start(
     need = movement.restore_need(engine, missing)
     if admission.fits(engine.cache, engine.pools, need, (), kept.continuation) is None:
         return None
-    waiting = relief.relieve(engine, request, need, (), kept.continuation)
-    if waiting is not None:
-        return waiting
-    request.tried.add(kept.continuation)
     assert engine.host is not None
-    # The Host slots stay as clean copies, so that sinking again costs no copy.
-    number = engine.host.start(Tier.HOST, missing, kept.continuation, keep=True)
+    with Room(engine) as room:
+        waiting = relief.relieve(engine, room, request, need, (), kept.continuation)
+        if waiting is not None:
+            return waiting
+        # The Host slots stay as clean copies, so that sinking again costs no copy.
+        number = engine.host.start(Tier.HOST, missing, kept.continuation, keep=True)
+    request.tried.add(kept.continuation)
     pages = [sum(page.pool == pool for page in missing) for pool in range(len(engine.pools))]
     started = TransferStarted(number, kept.continuation, Tier.HOST, tuple(pages), position)
     return Waiting(request.sequence, WaitingKind.RESTORING, (started,))

@@ -17,11 +17,23 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kvcrucible.contract.config import pages_for
+from kvcrucible.engine.giving_up import GivenUp
 from kvcrucible.engine.pages import LogicalPage, PageLedger
 from kvcrucible.engine.pool import Reservation
 
 #: Copies the first ``columns`` of one physical page of a pool to another: (pool, source, destination, columns).
 CopyColumns: TypeAlias = Callable[[int, int, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A cut to ``position`` that has begun: what lies beyond, and the page for a copy of the cut page, None without
+    one.
+    """
+
+    position: int
+    beyond: GivenUp
+    own: LogicalPage | None
 
 
 @dataclass(slots=True)
@@ -74,16 +86,24 @@ class AddressSpace:
         ledger.drop(self.pool, extra, reservation, self.fence)
         return len(extra)
 
+    def give_back(self, ledger: PageLedger, reservation: Reservation, pages: int) -> None:
+        """Undo :meth:`extend`: the last ``pages``, into which nobody has written, return to ``reservation``."""
+        granted = self.pages[len(self.pages) - pages :]
+        del self.pages[len(self.pages) - pages :]
+        ledger.drop(self.pool, granted[::-1], reservation)
+
     def fork(
-        self, ledger: PageLedger, reservation: Reservation, position: int, copy: CopyColumns
+        self, ledger: PageLedger, tail: LogicalPage | None, position: int, copy: CopyColumns
     ) -> AddressSpace:
-        """Return a new space of the first ``position`` tokens: full pages shared, a partial tail copied at once."""
+        """Return a new space of the first ``position`` tokens: full pages shared, a partial tail copied at once into
+        ``tail``, which has been granted where there is one to copy.
+        """
         assert 0 <= position <= self.frontier
         full, columns = divmod(position, self.page_size)
         child = AddressSpace(self.pool, self.page_size, self.pages[:full], position)
         ledger.share(child.pages)
         if columns:
-            (tail,) = ledger.grant(self.pool, reservation, 1)
+            assert tail is not None
             copy(self.pool, self.pages[full].device, tail.device, columns)
             tail.committed = columns
             child.pages.append(tail)
@@ -101,23 +121,41 @@ class AddressSpace:
             dropped.append(self.pages[keep - 1])
         return dropped
 
-    def truncate(
-        self, ledger: PageLedger, reservation: Reservation, position: int, copy: CopyColumns
-    ) -> None:
-        """Cut back to ``position`` below the frontier, exactly.
+    def begin_cut(self, ledger: PageLedger, reservation: Reservation, position: int) -> Cut:
+        """Take the first step of a cut back to ``position`` below the frontier: all that may fail.
 
-        Pages that nobody else holds, a transfer neither, return to ``reservation``.  A shared cut page is replaced by a
-        private copy of its remaining columns, for which ``reservation`` must hold a page once the others have returned.
+        Pages that nobody else holds, a transfer neither, return to ``reservation``.  A shared cut page is going to be
+        replaced by a private copy of its remaining columns, for which ``reservation`` must hold a page once the others
+        have returned.  Raises what a failing grant raises, and then nothing has changed.  :meth:`end_cut` or
+        :meth:`undo_cut` follows.
         """
         assert 0 <= position < self.frontier
         keep, columns = pages_for(position, self.page_size), position % self.page_size
-        beyond = self.pages[keep:]
+        beyond = GivenUp(ledger, self.pool, self.pages[keep:], reservation, self.fence)
+        if not columns or not self.pages[keep - 1].shared:
+            return Cut(position, beyond, None)
+        try:
+            (own,) = ledger.grant(self.pool, reservation, 1)
+        except Exception:
+            beyond.take_back()
+            raise
+        return Cut(position, beyond, own)
+
+    def undo_cut(self, ledger: PageLedger, reservation: Reservation, begun: Cut) -> None:
+        """Put everything back as it was before :meth:`begin_cut`."""
+        if begun.own is not None:
+            ledger.drop(self.pool, [begun.own], reservation)
+        begun.beyond.take_back()
+
+    def end_cut(self, ledger: PageLedger, reservation: Reservation, begun: Cut, copy: CopyColumns) -> None:
+        """Carry out a cut that has begun: exactly its position stays."""
+        position = begun.position
+        keep, columns = pages_for(position, self.page_size), position % self.page_size
+        begun.beyond.commit()
         del self.pages[keep:]
-        ledger.drop(self.pool, beyond, reservation, self.fence)
         if columns:
-            cut = self.pages[-1]
-            if cut.shared:
-                (own,) = ledger.grant(self.pool, reservation, 1)
+            cut, own = self.pages[-1], begun.own
+            if own is not None:
                 copy(self.pool, cut.device, own.device, columns)
                 self.pages[-1] = own
                 ledger.drop(self.pool, [cut], reservation, self.fence)

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvcrucible.contract.errors import DeviceCapacity, HostGeometry
 from kvcrucible.contract.operations import Admitted, Identity, Waiting, WaitingKind
 from kvcrucible.contract.tokens import Tokens
 from kvcrucible.engine import admission, relief, returning
 from kvcrucible.engine.admission import Plan
 from kvcrucible.engine.bundle import start_bundle
 from kvcrucible.engine.records import Request, Sequence
+from kvcrucible.engine.room import Room
 
 if TYPE_CHECKING:
     from kvcrucible.engine.engine import Engine
 
 
 def admit_head(engine: Engine, request: Request) -> Admitted | Waiting:
-    """Admit the head of the queue, or say why it waits; then nothing has changed but what it waits for has begun."""
+    """Admit the head of the queue, or say why it waits; then nothing has changed but what it waits for has begun.
+
+    It waits, too, where pages or extents that can be had by count are refused all the same.
+    """
+    try:
+        return _admit(engine, request)
+    except (DeviceCapacity, HostGeometry):
+        return Waiting(request.sequence, WaitingKind.DEVICE_CAPACITY)
+
+
+def _admit(engine: Engine, request: Request) -> Admitted | Waiting:
     blocked = _blocked(engine, request)
     if blocked is not None:
         return Waiting(request.sequence, blocked)
@@ -28,8 +40,9 @@ def admit_head(engine: Engine, request: Request) -> Admitted | Waiting:
     plan = _plan(engine, request, found)
     if plan is None:
         return Waiting(request.sequence, WaitingKind.DEVICE_CAPACITY)
-    waiting = relief.relieve(engine, request, plan.need, plan.dropped, plan.source_id)
-    return _start(engine, request, plan) if waiting is None else waiting
+    with Room(engine) as room:
+        waiting = relief.relieve(engine, room, request, plan.need, plan.dropped, plan.source_id)
+        return _start(engine, request, plan) if waiting is None else waiting
 
 
 def admit_at_once(engine: Engine, request: Request) -> Admitted | None:
@@ -44,8 +57,12 @@ def admit_at_once(engine: Engine, request: Request) -> Admitted | None:
     plan = None if isinstance(found, Waiting) else _plan(engine, request, found)
     if plan is None:
         return None
-    engine.make_room(f"admit sequence {request.sequence}", plan.need, plan.dropped, plan.source_id)
-    return _start(engine, request, plan)
+    asked = f"admit sequence {request.sequence}"
+    try:
+        with engine.make_room(asked, plan.need, plan.dropped, plan.source_id):
+            return _start(engine, request, plan)
+    except DeviceCapacity:
+        return None
 
 
 def _blocked(engine: Engine, request: Request) -> WaitingKind | None:
@@ -63,7 +80,6 @@ def _plan(engine: Engine, request: Request, found: returning.Source | None) -> P
 def _start(engine: Engine, request: Request, plan: Plan) -> Admitted:
     """Take the request out of the queue and start it by ``plan``, for which the room is there."""
     submit = request.submit
-    del engine.queue[request.sequence]
     activate(
         engine,
         request.sequence,
@@ -74,6 +90,7 @@ def _start(engine: Engine, request: Request, plan: Plan) -> Admitted:
         plan,
         request.limit,
     )
+    del engine.queue[request.sequence]
     return Admitted(request.sequence, plan.mode, plan.source_id, plan.hit)
 
 
@@ -87,7 +104,10 @@ def activate(
     plan: Plan,
     limit: int,
 ) -> None:
-    """Carry out ``plan`` for a new active sequence: reserve, share or take over pages, lease a row, map it."""
+    """Carry out ``plan`` for a new active sequence: reserve, share or take over pages, lease a row, map it.
+
+    Raises what a failing promise or grant raises, and then nothing has changed.
+    """
     bundle = start_bundle(
         engine.pools, engine.ledger, engine.cache, sequence, plan, limit, engine.copy_columns
     )

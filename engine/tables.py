@@ -14,8 +14,11 @@ from kvcrucible.contract.config import EngineConfig
 from kvcrucible.contract.errors import NoRow
 from kvcrucible.contract.snapshot import Touched
 from kvcrucible.engine.storage.interface import Storage
-from kvcrucible.engine.streams import Stream
+from kvcrucible.engine.streams import DeviceStream
 from kvcrucible.engine.work import WorkCounters
+
+#: Label of an upload of table entries, by which it is known on its stream.
+UPLOAD_LABEL = "table upload"
 
 
 class RowLeases:
@@ -63,7 +66,7 @@ class ExecutionTables:
         rows: int,
         blocks: int,
         storage: Storage,
-        stream: Stream,
+        stream: DeviceStream,
         touched: Touched,
         work: WorkCounters,
     ) -> None:
@@ -113,14 +116,18 @@ class ExecutionTables:
     def _upload(self, effect: partial[None], row: int, entries: int) -> None:
         # Each queued upload has a staging buffer of its own, never one that uploads take turns in (DESIGN 4.7): what
         # the effect holds are immutable numbers, since the mirror may change before a lagging stream runs it.
-        self._stream.submit(effect)
+        self._stream.submit(effect, UPLOAD_LABEL)
         self._touched.rows.add((self.pool, row))
         self._work.table_uploads += 1
         self._work.table_entries += entries
 
 
 def tables_of(
-    config: EngineConfig, storages: Sequence[Storage], stream: Stream, touched: Touched, work: WorkCounters
+    config: EngineConfig,
+    storages: Sequence[Storage],
+    stream: DeviceStream,
+    touched: Touched,
+    work: WorkCounters,
 ) -> list[ExecutionTables]:
     """Return the tables of every pool, empty."""
     rows = config.max_concurrency

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvcrucible.contract.errors import (
     BadArgument,
@@ -22,10 +22,23 @@ from kvcrucible.contract.errors import (
 from kvcrucible.contract.operations import Accepted, Append, Prefill, Work
 from kvcrucible.contract.planes import LEADING
 from kvcrucible.contract.tokens import concat, prefix
+from kvcrucible.engine.pages import LogicalPage
+from kvcrucible.engine.pool import Reservation
 from kvcrucible.engine.records import Sequence, Unit, UnitPart
+from kvcrucible.engine.space import AddressSpace
 
 if TYPE_CHECKING:
     from kvcrucible.engine.engine import Engine
+
+
+class _Grant(NamedTuple):
+    """Pages that a unit has been granted, before they are mapped from logical block ``block`` on."""
+
+    record: Sequence
+    space: AddressSpace
+    reservation: Reservation
+    block: int
+    granted: list[LogicalPage]
 
 
 def check(engine: Engine, work: Seq[Work]) -> None:
@@ -94,20 +107,32 @@ def _stops(record: Sequence, item: Work) -> tuple[int, ...]:
 
 
 def begin(engine: Engine, unit: int, work: Seq[Work]) -> Unit:
-    """Grant the pages, publish the mappings and freeze the rows of checked ``work``."""
+    """Grant the pages, publish the mappings and freeze the rows of checked ``work``.
+
+    Raises what a failing grant raises, and then nothing has changed: all pages are granted before the first is mapped.
+    """
     parts: list[UnitPart] = []
+    grants: list[_Grant] = []
     for item in work:
         record = engine.sequences[item.sequence]
         starts, stops = tuple([space.frontier for space in record.spaces]), _stops(record, item)
         for space, reservation, stop in zip(record.spaces, record.reservations, stops, strict=True):
             block = len(space.pages)
-            granted = space.extend(engine.ledger, reservation, stop)
-            if not granted:
-                continue
-            engine.work.allocator_calls += 1
-            engine.work.pages_granted += len(granted)
-            engine.tables[space.pool].publish(record.row, block, [page.device for page in granted])
+            try:
+                granted = space.extend(engine.ledger, reservation, stop)
+            except Exception:
+                for one in reversed(grants):
+                    one.space.give_back(engine.ledger, one.reservation, len(one.granted))
+                raise
+            if granted:
+                grants.append(_Grant(record, space, reservation, block, granted))
         parts.append(UnitPart(record.sequence, starts, stops, item))
+    for record, space, _, block, granted in grants:
+        engine.work.allocator_calls += 1
+        engine.work.pages_granted += len(granted)
+        engine.tables[space.pool].publish(record.row, block, [page.device for page in granted])
+    for part in parts:
+        record = engine.sequences[part.sequence]
         record.unit = unit
         _touch(engine, record)
     frozen = []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import strategies as st
-from hypothesis.stateful import precondition, rule
+from kvcrucible.fuzz import strategies as st
+from kvcrucible.fuzz.ruling import precondition, rule
 
 from kvcrucible.contract.operations import (
     Cancel,

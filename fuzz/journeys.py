@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import strategies as st
+from kvcrucible.fuzz import strategies as st
 
 from kvcrucible.contract.operations import (
     Cancel,

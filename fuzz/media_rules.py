@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hypothesis import strategies as st
-from hypothesis.stateful import rule
+from kvcrucible.fuzz import strategies as st
+from kvcrucible.fuzz.ruling import rule
 
 from kvcrucible.contract.media import TokenSpan, spans_below
 from kvcrucible.contract.operations import Checkpoint, Finish, Lookup, Submit

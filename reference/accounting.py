@@ -101,7 +101,9 @@ class AccountingModel(Room):
         self._told = Told() if told is None else Told.of(told)
         outcome = self._outcome(operation)
         self.holes, self._told = None, Told()
-        return replace(outcome, counters=self.books.counters)
+        return Outcome(
+            outcome.value, outcome.refusal, outcome.evicted, self.books.counters, outcome.given_up
+        )
 
     def predict_progress(self, reported: Progressed) -> Outcome:
         """Carry out a ``Progress`` of which the engine has reported ``reported``.
@@ -177,8 +179,8 @@ class AccountingModel(Room):
                 judged: Judged = [
                     (
                         type(one),
-                        replace(
-                            self._about(one.sequence),
+                        self._about(
+                            one.sequence,
                             count=one.count,
                             backend=one.backend,
                             leads=isinstance(one, Append) and self.config.pools[-1].name in LEADING,

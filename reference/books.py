@@ -22,7 +22,10 @@ class Books(Holdings):
 
     def entry(self, sequence: int) -> Entry | None:
         """The entry of a queued, active or retained sequence, None where the id names nothing."""
-        return (self.queued | self.active | self.continuations).get(sequence)
+        for entries in (self.active, self.continuations, self.queued):
+            if sequence in entries:
+                return entries[sequence]
+        return None
 
     def state(self, sequence: int) -> State:
         """Where the id is in its life."""

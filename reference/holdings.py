@@ -64,10 +64,26 @@ class Entry:
 
     def copy(self, twin: Callable[[Page], Page]) -> Entry:
         """Return an entry with the pages' twins, whose lists can be changed without changing these."""
-        return replace(
-            self,
-            pages=[[twin(page) for page in held] for held in self.pages],
-            returned=[list(fences) for fences in self.returned],
+        # Written out: dataclasses.replace takes three times as long, and every attempt copies every entry.
+        return Entry(
+            self.prompt,
+            self.limit,
+            self.session,
+            self.identity,
+            self.consume,
+            self.spans,
+            self.tokens,
+            self.backend,
+            [[twin(page) for page in held] for held in self.pages],
+            [list(fences) for fences in self.returned],
+            self.unit,
+            self.cancelled,
+            self.pinned,
+            self.passed,
+            self.last_use,
+            self.tried,
+            self.sunk,
+            self.sinks,
         )
 
 
@@ -118,9 +134,10 @@ class Holdings:
         twins: dict[Page, Page] = {}
 
         def twin(page: Page) -> Page:
-            if page not in twins:
-                twins[page] = page.copy()
-            return twins[page]
+            found = twins.get(page)
+            if found is None:
+                found = twins[page] = page.copy()
+            return found
 
         def moved(transfer: Transfer) -> Transfer:
             return replace(transfer, moves=tuple(replace(m, page=twin(m.page)) for m in transfer.moves))
@@ -236,6 +253,8 @@ class Holdings:
 
     def moves(self, pool: int) -> list[tuple[Transfer, Move]]:
         """The pages of the pool that transfers hold, each with its transfer."""
+        if not self.transfers:
+            return []
         return [
             (transfer, move)
             for transfer in self.transfers.values()

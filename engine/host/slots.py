@@ -7,7 +7,7 @@ ended slots are *idle*: used, and of no use.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from kvcrucible.contract.errors import StaleHandle
@@ -38,11 +38,17 @@ class HostSlots:
         #: Live slots of each extent, by its serial.
         self._live: dict[int, set[HostSlot]] = {}
 
-    def reserve(self, pages: Sequence[int]) -> list[list[HostSlot]]:
+    def reserve(
+        self, pages: Sequence[int], make_room: Callable[[], None] | None = None
+    ) -> list[list[HostSlot]]:
         """Return slots for ``pages[pool]`` pages of each pool, in logical order; raises ``HostGeometry``.
 
-        They are the caller's until freed.  All pools or none; a pool without pages gets no extent.
+        They are the caller's until freed.  All pools or none; a pool without pages gets no extent.  ``make_room`` is
+        called before the first is taken, and frees what lies in the way: :meth:`fits_without` has said that they fit
+        then.
         """
+        if make_room is not None:
+            make_room()
         extents = iter(self.arena.reserve_all(self._sizes(pages)))
         given: list[list[HostSlot]] = []
         for pool, count in enumerate(pages):

@@ -85,23 +85,35 @@ class HostTier:
         self._active_pages = active_pages
         self._touched, self._work = touched, work
         self._next = 0
+        self._make_room: Callable[[], None] | None = None
 
     # -- transfers -----------------------------------------------------------------------------------------------------
 
-    def start(self, source: Tier, pages: Sequence[LogicalPage], continuation: int, keep: bool) -> int:
+    def start(
+        self,
+        source: Tier,
+        pages: Sequence[LogicalPage],
+        continuation: int,
+        keep: bool,
+        make_room: Callable[[], None] | None = None,
+    ) -> int:
         """Start moving ``pages`` out of ``source``; return the transfer's number.
 
+        ``make_room`` is called once extents are not refused, right before they are taken: then they fit.
         Raises ``HostGeometry`` or ``DeviceCapacity``, or what a copy raises, other than ``EffectFailed``, as it is
         queued; then has changed nothing.
         """
         number = self._next
         transfer = Transfer(self, number, source, pages, keep_source=keep)
+        self._make_room = make_room
         try:
             transfer.start()
         except Exception:
             for page in pages:
                 page.settle()
             raise
+        finally:
+            self._make_room = None
         self._next += 1
         self.under_way[number] = UnderWay(continuation, transfer)
         for page in pages:
@@ -167,7 +179,7 @@ class HostTier:
         for page in pages:
             wanted[_logical(page).pool] += 1
         given: Sequence[Sequence[Place]]
-        given = self.slots.reserve(wanted) if tier is Tier.HOST else self._lease(wanted)
+        given = self.slots.reserve(wanted, self._make_room) if tier is Tier.HOST else self._lease(wanted)
         places: list[Iterator[Place]] = [iter(of_pool) for of_pool in given]
         taken: list[Place] = [next(places[_logical(page).pool]) for page in pages]
         return taken
@@ -216,12 +228,20 @@ class HostTier:
     def _lease(self, wanted: Sequence[int]) -> list[Sequence[Lease]]:
         """Return leases of ``wanted[pool]`` fresh pages of each pool; room has been made."""
         given: list[Sequence[Lease]] = []
-        for pool, pages in zip(self._pools, wanted, strict=True):
-            assert pages <= pool.free, "room was not made"
-            reservation = pool.reserve(pages)
-            # By address, so that pages that follow one another in their slots do so on the device where they can.
-            given.append(sorted(pool.materialise(reservation, pages), key=page_of))
-            pool.close(reservation)
+        try:
+            for pool, pages in zip(self._pools, wanted, strict=True):
+                assert pages <= pool.free, "room was not made"
+                reservation = pool.reserve(pages)
+                try:
+                    # By address, so that pages that follow one another in their slots do so on the device where they
+                    # can.
+                    given.append(sorted(pool.materialise(reservation, pages), key=page_of))
+                finally:
+                    pool.close(reservation)
+        except Exception:
+            for pool, leases in zip(self._pools, given, strict=False):
+                pool.release(leases)
+            raise
         return given
 
     def _queue(self, number: int, source: Tier, group: _Group) -> None:

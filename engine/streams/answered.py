@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from kvcrucible.contract.errors import EngineLost
-from kvcrucible.engine.streams.interface import Completion, DeviceStream, Effect, Event
+from kvcrucible.engine.streams.interface import Completion, DeviceStream, Effect, EffectFailed, Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,13 @@ class AnsweredStream:
         return self._inner.name
 
     def submit(self, effect: Effect, label: str = "") -> None:
-        """Queue ``effect``."""
+        """Queue ``effect``.  What cannot be queued is as if it failed: raises ``EngineLost``, from now on."""
         self._unmarked = True
-        self._inner.submit(effect, label)
+        try:
+            self._inner.submit(effect, label)
+        except EffectFailed as failure:
+            self._lost = self._lost or f"at {label or 'an effect'} that could not be queued: {failure}"
+            self.require_sound()
 
     def record(self, what: str = "what was queued last") -> Completion:
         """Return an event for everything submitted so far; ``what`` says in words what that ends with."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.operations import Operation, Outcome
 from kvcrucible.contract.snapshot import PageState, Snapshot, Tier, Touched
-from kvcrucible.engine.engine import Engine
+from kvcrucible.engine.engine import Engine, PoolFactory
 from kvcrucible.engine.execute import execute
 from kvcrucible.engine.host.packing import CopyRun, PackedLayout
 from kvcrucible.engine.observe import drain, snapshot
+from kvcrucible.engine.pool import PagePool
 from kvcrucible.engine.storage.interface import HOLE, Storage
 from kvcrucible.engine.storage.null import per_pool
 from kvcrucible.engine.streams import ImmediateDevice, SimulatedDevice
@@ -40,13 +42,14 @@ HOST_POISON = {"nan": 0xFF, "huge": 0x7B}
 
 
 class PagedAdapter:
-    """The paged engine at ledger depth."""
+    """The paged engine at ledger depth; ``pool`` builds its page pools."""
 
     def __init__(
         self,
         setting: Setting,
         storages: Sequence[Storage] | None = None,
         host_memory: TorchHostMemory | None = None,
+        pool: PoolFactory = PagePool,
     ) -> None:
         self.capabilities = Capabilities("paged", payload=False, raw_write=False)
         self._simulated = (
@@ -57,7 +60,10 @@ class PagedAdapter:
         self.device = WatchedDevice(self._simulated or ImmediateDevice(), setting.fail_every)
         config, hashing = setting.engine_config(), token_hash(setting.hash_bits)
         self._counted = [CountedStorage(one) for one in per_pool(config, storages)]
-        self.engine = Engine(config, self._counted, self.device, hashing, host_memory, policy_of(setting))
+        policy = policy_of(setting)
+        self.engine = Engine(config, self._counted, self.device, hashing, host_memory, policy, pool)
+        if setting.page_order_seed:
+            use_every_page_once(self.engine, Random(setting.page_order_seed))
         self.stream = self.device.stream(COMPUTE_STREAM)
         self.copy_stream = self.device.stream(COPY_STREAM)
 
@@ -104,6 +110,16 @@ class PagedAdapter:
     def settle(self) -> None:
         """Let all device effects take place."""
         self.device.synchronize()
+
+
+def use_every_page_once(engine: Engine, random: Random) -> None:
+    """Lease every page and give them back in a random order: that in which they are handed out from then on."""
+    for pool in engine.pools:
+        reservation = pool.reserve(pool.capacity)
+        leases = pool.materialise(reservation, pool.capacity)
+        random.shuffle(leases)
+        pool.release(leases)
+        pool.close(reservation)
 
 
 class PagedPayloadAdapter(PagedAdapter):

@@ -19,6 +19,11 @@ def build(setting: Setting) -> EngineAdapter:
     """
     builder = ENGINES.get(setting.engine)
     if builder is None:
+        # Engines that exist for the sake of the judge; they are built on those here.
+        from kvcrucible.fuzz.cheaters.registry import judges_own
+
+        builder = judges_own(setting.engine)
+    if builder is None:
         raise InputError(f"unknown engine {setting.engine!r}; known: {', '.join(sorted(ENGINES))}")
     return builder(setting)
 

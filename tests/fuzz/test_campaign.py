@@ -166,7 +166,7 @@ def test_an_engine_that_is_wrong_before_its_first_step_is_reported(monkeypatch: 
 
     def init(self: PagePool, spec: PoolSpec, units: UnitFences | None = None) -> None:
         real(self, spec, units)
-        self._unleased.append(0)
+        self._unleased.put((0,))
 
     monkeypatch.setattr(PagePool, "__init__", init)
     report = campaign(examples=5)

@@ -1,0 +1,62 @@
+"""Room that an operation makes, and gives back where it comes to nothing (DESIGN 4.9, 4.13; decision 0028)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from kvcrucible.contract.errors import EngineLost
+from kvcrucible.engine.giving_up import CopiesGivenUp, GivenUp
+from kvcrucible.engine.pages import LogicalPage
+from kvcrucible.engine.records import Continuation
+
+if TYPE_CHECKING:
+    from kvcrucible.engine.engine import Engine
+
+
+class Room:
+    """What one operation gives up to make room.  A context: left by an exception it takes everything back, else what
+    was given up is gone, and reported by the engine.
+
+    Policies hear of a yielding at once and cannot unhear it; what they say decides nothing else (decision 0020).
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._parts: list[GivenUp | CopiesGivenUp] = []
+        self._victims: list[Continuation] = []
+        self._copies_of: list[int] = []
+
+    def give_up_copies(self, kept: Continuation, pages: Sequence[LogicalPage]) -> None:
+        """Give up hidden Device copies of a continuation's pages."""
+        self._parts.append(CopiesGivenUp(self._engine.ledger, pages))
+        self._copies_of.append(kept.continuation)
+
+    def release(self, victims: Sequence[Continuation]) -> None:
+        """Give up continuations; they stay in the cache until the operation has come to its end."""
+        for kept in victims:
+            self._engine.cache.policy.yields(kept)
+            for space in kept.spaces:
+                self._parts.append(GivenUp(self._engine.ledger, space.pool, space.pages, None, space.fence))
+            self._victims.append(kept)
+
+    def __enter__(self) -> Room:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # A lost engine stopped in the middle of its effects: nobody asks it any more, and others hold what was freed.
+        if error is not None and not isinstance(error, EngineLost):
+            for part in reversed(self._parts):
+                part.take_back()
+            return
+        engine = self._engine
+        engine.given_up += self._copies_of
+        for kept in self._victims:
+            engine.cache.forget(kept)
+            engine.evicted.append(kept.continuation)
+            engine.work.continuations_evicted += 1
+        for part in self._parts:
+            part.commit()
