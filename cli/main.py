@@ -18,6 +18,7 @@ from kvcrucible.contract.errors import CrucibleError, ExitStatus, InputError, No
 GROUPS = (
     "fuzz",
     "faults",
+    "mutants",
     "replay",
     "rounds",
     "check",
