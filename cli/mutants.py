@@ -17,8 +17,8 @@ from kvcrucible.cli.optional import require_modules
 from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
-    from kvcrucible.fuzz.mutants.generate import Mutant
     from kvcrucible.fuzz.mutants.judge import Budget
+    from kvcrucible.fuzz.mutants.mutant import Mutant
     from kvcrucible.fuzz.mutants.run import MutantRun
 
 
@@ -48,16 +48,16 @@ def register(app: typer.Typer) -> None:
         mutants: list[str] = typer.Argument(None, help="Ids of mutants."),
         everything: bool = typer.Option(False, "--all", help="Judge every mutant."),
         sample: int = typer.Option(0, min=0, help="Judge so many, drawn over modules and operators."),
-        seed: int = typer.Option(0, min=0, help="Decides the sample and the campaigns."),
-        examples: int = typer.Option(600, min=1, help="Examples after which a mutant has survived."),
-        steps: int = typer.Option(120, min=1, max=1000, help="Most rules in one example."),
+        seed: int = typer.Option(0, min=0, help="Decides the sample, and is the first seed."),
+        seeds: int = typer.Option(600, min=1, help="Seeds after which a mutant has survived."),
+        rules: int = typer.Option(120, min=1, max=1000, help="Most rules in one seed."),
         jobs: int = typer.Option(2, min=1, help="Mutants at a time; never more than there are cores."),
         out: Path = typer.Option(None, help="File of results; what it holds is not judged again."),
         again: list[str] = typer.Option([], help="Verdicts in it that are judged again all the same."),
         unchanged: bool = typer.Option(True, help="Judge the engine as it is too: it has to survive."),
         json_output: bool = typer.Option(False, "--json", help="Print as JSON."),
     ) -> None:
-        """Judge mutants by campaigns at ledger depth; status 1 where one survives that is not listed as equivalent."""
+        """Judge mutants by seeds of the raw loop; status 1 where one survives that is not listed as equivalent."""
         from kvcrucible.fuzz.mutants.judge import Budget
         from kvcrucible.fuzz.mutants.run import run_mutants
         from kvcrucible.fuzz.mutants.sample import draw
@@ -66,7 +66,7 @@ def register(app: typer.Typer) -> None:
             raise InputError("name mutants, or give either --sample or --all")
         verdicts = _verdicts(again)
         chosen = _find(mutants) if mutants else draw(_all(), sample, seed) if sample else _all()
-        budget = Budget(examples, steps, seed)
+        budget = Budget(seeds, rules, seed)
         done = _judge(chosen, budget, jobs, out, verdicts)
         held = run_mutants([None], budget, 1)[0] if unchanged else None
         _report(chosen, done, held, budget, json_output)
@@ -250,8 +250,8 @@ def _print_runs(
     figures = ""
     if sums["killed"]:
         figures = (
-            f" ({sums['by_fault_alone']} of them fell over by themselves); examples to a kill: median "
-            f"{sums['median_examples']:g}, 95th percentile {sums['p95_examples']}, most {sums['most_examples']}"
+            f" ({sums['by_fault_alone']} of them fell over by themselves); seeds to a kill: median "
+            f"{sums['median_seeds']:g}, 95th percentile {sums['p95_seeds']}, most {sums['most_seeds']}"
         )
     screen.print(f"[bold]killed {sums['killed']} of {sums['counted']}[/bold]{figures}")
     screen.print(

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from kvcrucible.contract.errors import InputError
-from kvcrucible.fuzz.mutants.generate import Mutant
+from kvcrucible.fuzz.mutants.mutant import Mutant
 from kvcrucible.fuzz.mutants.subjects import ENGINE
 
 #: Name and version of the file's form.

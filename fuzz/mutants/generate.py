@@ -2,13 +2,12 @@
 
 Left out, because a change there cannot be told from the engine as it is, or only in words: docstrings, annotations and
 names of types, decorators, imports, what stands under ``TYPE_CHECKING``, ``assert`` and ``strict=`` (where they hold,
-weaker ones hold as well), what is said in a refusal, and statements that count exact work, which campaigns do not read.
+weaker ones hold as well), what is said in a refusal or returned as a text, and statements that count exact work, which
+campaigns do not read.
 """
 
 from __future__ import annotations
-import __future__
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,11 +21,8 @@ from libcst.metadata import MetadataWrapper, WhitespaceInclusivePositionProvider
 
 from kvcrucible.contract import errors
 from kvcrucible.fuzz.faults.catalogue import source_of
+from kvcrucible.fuzz.mutants.mutant import Mutant
 from kvcrucible.fuzz.mutants.operators import ASSERTING_ARGUMENTS, replacements
-from kvcrucible.fuzz.mutants.subjects import ENGINE
-
-#: Characters of the digest in a mutant's id.
-_DIGEST_CHARACTERS = 10
 
 #: Calls of these say something in words: the refusals and errors of the contract.
 _IN_WORDS = frozenset(
@@ -38,44 +34,8 @@ _IN_WORDS = frozenset(
 #: Names by which the engine's parts know its exact counts.
 _WORK = frozenset({"work", "_work"})
 
-#: The engine's modules do not evaluate annotations; a function compiled by itself does not either.
-_ANNOTATIONS = __future__.annotations.compiler_flag
-
 #: Assigned at module or class level for others to read, never by the engine.
 _DECLARATIONS = frozenset({"__all__", "__slots__"})
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """One change of one module.
-
-    ``function``: qualified name of the innermost function or class around it, ``<module>`` outside of any.  ``line``
-    counts from 1.  ``before``, ``after``: the lines that differ, without what they are indented by.  ``nth``: how many
-    mutants of the module before it are the same in all of this.  ``start``, ``stop``, ``text``: ``text`` stands for the
-    characters from ``start`` to ``stop`` of the source.
-    """
-
-    module: str
-    function: str
-    operator: str
-    line: int
-    before: str
-    after: str
-    nth: int
-    start: int
-    stop: int
-    text: str
-
-    @property
-    def id(self) -> str:
-        """Name it by what it changes: the same where lines have moved and nothing else."""
-        what = "\0".join((self.module, self.function, self.operator, self.before, self.after, str(self.nth)))
-        digest = hashlib.sha256(what.encode()).hexdigest()[:_DIGEST_CHARACTERS]
-        return f"{self.module.removeprefix(f'{ENGINE}.')}:{self.function}:{digest}"
-
-    def apply_to(self, source: str) -> str:
-        """Return the source with the change in it."""
-        return source[: self.start] + self.text + source[self.stop :]
 
 
 @cache
@@ -127,7 +87,7 @@ def _instructions(source: str) -> tuple[Any, ...] | None:
     try:
         # A method is indented; below a condition that is always true it may be.
         whole = f"if True:\n{source}" if source.lstrip("\n")[:1].isspace() else source
-        return _of_code(compile(whole, "", "exec", _ANNOTATIONS, dont_inherit=True))
+        return _of_code(compile(whole, "", "exec", dont_inherit=True))
     except SyntaxError:
         return None
 
@@ -178,6 +138,8 @@ def _left_out(node: Any, scope: tuple[str, ...]) -> bool:
         return True
     if isinstance(node, cst.Arg):
         return node.keyword is not None and node.keyword.value in ASSERTING_ARGUMENTS
+    if isinstance(node, cst.FunctionDef):
+        return _answers_in_words(node)
     if isinstance(node, cst.If):
         return isinstance(node.test, cst.Name) and node.test.value == "TYPE_CHECKING"
     if isinstance(node, cst.AugAssign):
@@ -186,6 +148,12 @@ def _left_out(node: Any, scope: tuple[str, ...]) -> bool:
         names = {target.target.value for target in node.targets if isinstance(target.target, cst.Name)}
         return bool(names & _DECLARATIONS) or (not scope and _is_type(node.value))
     return False
+
+
+def _answers_in_words(function: Any) -> bool:
+    """Say whether a function returns a text, which the engine has for messages alone."""
+    returns = function.returns
+    return returns is not None and isinstance(returns.annotation, cst.Name) and returns.annotation.value == "str"
 
 
 def _counts_work(target: Any) -> bool:
@@ -208,12 +176,12 @@ def _speaks(node: Any) -> bool:
 
 def _difference(source: str, changed: str) -> tuple[int, str, str]:
     """Return the first line that differs, counted from 1, and the lines that differ of both, stripped."""
-    old, new = source.splitlines(), changed.splitlines()
+    # Within brackets the library indents anew, which is no difference.
+    old, new = ([line.strip() for line in text.splitlines()] for text in (source, changed))
     first = next(
         (i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new))
     )
     last = 0
     while last < min(len(old), len(new)) - first and old[-1 - last] == new[-1 - last]:
         last += 1
-    before, after = old[first : len(old) - last], new[first : len(new) - last]
-    return first + 1, "\n".join(line.strip() for line in before), "\n".join(line.strip() for line in after)
+    return first + 1, "\n".join(old[first : len(old) - last]), "\n".join(new[first : len(new) - last])

@@ -60,11 +60,13 @@ def operator_names() -> list[str]:
 
 
 def _optional(call: Any, other: Any) -> bool:
-    """Say whether the argument that a call lost, or that became None, was given by its name.
+    """Say whether a call only left out an argument that it gave by its name.
 
-    One given by its place is mostly needed: the call then fails with a ``TypeError``, and half of all mutants would be
-    of this kind, killed by any judge.
+    One given by its place is mostly needed, and one that became None is used as something else: what fails by itself
+    any judge notices, and half of all mutants would be of this kind.
     """
+    if len(other.args) == len(call.args):
+        return False
     pairs = list(zip(call.args, other.args, strict=False))
     lost = next((mine for mine, others in pairs if mine is not others), call.args[-1])
     return lost.keyword is not None and lost.keyword.value not in ASSERTING_ARGUMENTS

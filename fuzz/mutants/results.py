@@ -16,8 +16,8 @@ from typing import Any
 
 from kvcrucible.contract.errors import InputError
 from kvcrucible.fuzz.faults.catalogue import source_of
-from kvcrucible.fuzz.mutants.generate import Mutant
 from kvcrucible.fuzz.mutants.judge import Budget
+from kvcrucible.fuzz.mutants.mutant import Mutant
 from kvcrucible.fuzz.mutants.run import MutantRun
 from kvcrucible.fuzz.mutants.subjects import subjects
 from kvcrucible.fuzz.mutants.verdicts import MutantVerdict
@@ -95,7 +95,7 @@ class ResultsFile:
                     str(entry["mutant"]),
                     MutantVerdict(entry["verdict"]),
                     tuple(map(str, entry["invariants"])),
-                    entry["examples"],
+                    entry["seeds"],
                     entry["steps"],
                     str(entry["note"]),
                 )
@@ -125,7 +125,7 @@ def totals(runs: Iterable[MutantRun], listed: Mapping[str, str]) -> dict[str, An
 
     ``counted`` are those that are neither listed nor stillborn, ``killed`` of them the killed; ``rate`` their quotient.
     A listed one that was killed all the same is counted, and named in ``wrongly_listed``.  ``by_fault_alone``: kills in
-    which the engine fell over and no invariant spoke.  Percentiles are of the examples until a kill.
+    which the engine fell over and no invariant spoke.  Percentiles are of the seeds until a kill.
     """
     runs = list(runs)
     survivors = [run for run in runs if run.verdict is MutantVerdict.SURVIVED]
@@ -133,7 +133,7 @@ def totals(runs: Iterable[MutantRun], listed: Mapping[str, str]) -> dict[str, An
     killed = [run for run in runs if run.verdict is MutantVerdict.KILLED]
     by_verdict = Counter(run.verdict for run in runs)
     counted = len(runs) - len(equivalent) - by_verdict[MutantVerdict.STILLBORN]
-    examples = sorted(run.examples or 0 for run in killed)
+    seeds = sorted(run.seeds or 0 for run in killed)
     return {
         "mutants": len(runs),
         "counted": counted,
@@ -143,9 +143,9 @@ def totals(runs: Iterable[MutantRun], listed: Mapping[str, str]) -> dict[str, An
         "by_fault_alone": sum(run.invariants == (ENGINE_FAULT,) for run in killed),
         "unlisted_survivors": [run.mutant for run in survivors if run.mutant not in listed],
         "wrongly_listed": [run.mutant for run in killed if run.mutant in listed],
-        "median_examples": median(examples) if examples else None,
-        "p95_examples": examples[ceil(0.95 * len(examples)) - 1] if examples else None,
-        "most_examples": examples[-1] if examples else None,
+        "median_seeds": median(seeds) if seeds else None,
+        "p95_seeds": seeds[ceil(0.95 * len(seeds)) - 1] if seeds else None,
+        "most_seeds": seeds[-1] if seeds else None,
     }
 
 

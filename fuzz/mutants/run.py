@@ -15,8 +15,8 @@ from typing import Any
 from kvcrucible.contract.errors import CrucibleError
 from kvcrucible.fuzz.cores import usable_cores
 from kvcrucible.fuzz.faults.catalogue import source_of
-from kvcrucible.fuzz.mutants.generate import Mutant
 from kvcrucible.fuzz.mutants.judge import Budget
+from kvcrucible.fuzz.mutants.mutant import Mutant
 from kvcrucible.fuzz.mutants.verdicts import MutantVerdict
 
 #: Servers that run at a time unless told otherwise.
@@ -27,13 +27,13 @@ DEFAULT_JOBS = 2
 class MutantRun:
     """What became of one mutant; ``mutant`` is its id, None for the engine as it is.
 
-    ``invariants``: what the first failing step broke.  ``examples``, ``steps``: what had been tried by then, or at all.
+    ``invariants``: what the first failing step broke.  ``seeds``, ``steps``: what had been tried by then, or at all.
     """
 
     mutant: str | None
     verdict: MutantVerdict
     invariants: tuple[str, ...] = ()
-    examples: int | None = None
+    seeds: int | None = None
     steps: int | None = None
     note: str = ""
 
@@ -117,7 +117,7 @@ def _run(mutant: str | None, told: dict[str, Any]) -> MutantRun:
         mutant,
         MutantVerdict(told["verdict"]),
         tuple(told["invariants"]),
-        told["examples"],
+        told["seeds"],
         told["steps"],
         told["note"],
     )

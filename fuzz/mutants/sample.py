@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from kvcrucible.fuzz.mutants.generate import Mutant
+from kvcrucible.fuzz.mutants.mutant import Mutant
 
 #: Fractional part of the golden ratio: its multiples, taken modulo 1, never leave a large gap.
 _GOLDEN = 0.6180339887498949

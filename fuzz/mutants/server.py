@@ -4,7 +4,7 @@
 that a child starts at once, without torch or numpy; the engine, and what imports it, a child imports anew with the
 mutant in it.  It is a process of its own because a process with threads, as a command line's, must not fork.
 
-Lines are JSON.  In: ``{"module", "source", "budget"}``.  Out: ``{"verdict", "invariants", "examples", "steps",
+Lines are JSON.  In: ``{"module", "source", "budget"}``.  Out: ``{"verdict", "invariants", "seeds", "steps",
 "note"}``.  Children write theirs to a pipe; what they print goes nowhere.
 """
 
@@ -27,7 +27,6 @@ from kvcrucible.fuzz.mutants.verdicts import OUT_OF_MEMORY, MutantVerdict
 
 #: What is imported before the first fork: all of it heavy, none of it knows an engine.
 PRELOADED = (
-    "hypothesis.stateful",
     "kvcrucible.fuzz.coverage",
     "kvcrucible.fuzz.draws",
     "kvcrucible.fuzz.judge",
@@ -38,10 +37,10 @@ PRELOADED = (
 #: Address space of a child: a mutant that collects for ever ends here, and not the machine.
 CHILD_BYTES = 2 << 30
 
-#: How many times as long by the clock a child may go without an example, since one that sleeps takes no processor time.
+#: How many times as long by the clock a child may be at one seed, since one that sleeps takes no processor time.
 CLOCK_FACTOR = 10
 
-#: What a child writes before its report, each time that an example has ended.
+#: What a child writes before its report, each time that it begins a seed.
 _ALIVE = b"."
 
 #: Characters of an error that are kept.
@@ -90,7 +89,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         _be_the_child(request, budget, writing)
     os.close(writing)
     try:
-        report = _hear(reading, budget.example_seconds * CLOCK_FACTOR)
+        report = _hear(reading, budget.seed_seconds * CLOCK_FACTOR)
     finally:
         os.close(reading)
     if report is None:
@@ -98,7 +97,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     _, status = os.waitpid(child, 0)
     hung = report is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF)
     if hung:
-        return _plain(MutantVerdict.HUNG, f"an example took more than {budget.example_seconds:g} s")
+        return _plain(MutantVerdict.HUNG, f"a seed took more than {budget.seed_seconds:g} s")
     try:
         told: dict[str, Any] = json.loads(report or b"")
     except ValueError:
@@ -131,7 +130,7 @@ def _be_the_child(request: dict[str, Any], budget: Budget, writing: int) -> None
 
         def alive() -> None:
             # By default the signal ends the process wherever it is, within one call of C too.
-            signal.setitimer(signal.ITIMER_PROF, budget.example_seconds)
+            signal.setitimer(signal.ITIMER_PROF, budget.seed_seconds)
             os.write(writing, _ALIVE)
 
         os.write(writing, json.dumps(_judged(request, budget, alive)).encode())
@@ -160,14 +159,14 @@ def _judged(request: dict[str, Any], budget: Budget, alive: Any) -> dict[str, An
     return {
         "verdict": verdict.value,
         "invariants": list(found.invariants),
-        "examples": found.examples,
+        "seeds": found.seeds,
         "steps": found.steps,
         "note": found.note[:_LAST_WORDS],
     }
 
 
 def _plain(verdict: MutantVerdict, note: str) -> dict[str, Any]:
-    return {"verdict": verdict.value, "invariants": [], "examples": None, "steps": None, "note": note}
+    return {"verdict": verdict.value, "invariants": [], "seeds": None, "steps": None, "note": note}
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ OUT_OF_MEMORY = "the child used up its memory"
 class MutantVerdict(StrEnum):
     """What became of a mutant.
 
-    ``killed`` alone counts as noticed.  ``hung``: an example did not end, or used up its memory.  ``lost``: the judge
+    ``killed`` alone counts as noticed.  ``hung``: a seed did not end, or used up its memory.  ``lost``: the judge
     fell over.  ``stillborn``: the engine cannot be imported, so that nothing could be judged.
     """
 
