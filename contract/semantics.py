@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from kvcrucible.contract.errors import RefusalKind
 from kvcrucible.contract.facts import ACTIVE, Facts, State, extents_fit
@@ -415,8 +416,21 @@ ROWS: tuple[Row, ...] = (
 
 def refusals(operation: type, facts: Facts) -> tuple[Row, ...]:
     """Return every row that refuses ``operation`` under ``facts``, in order of precedence."""
-    hits = [row for row in ROWS if operation in row.operations and row.applies(facts)]
-    return tuple(sorted(hits, key=lambda row: row.kind.precedence))
+    return tuple([row for row in _rows_of(operation) if row.applies(facts)])
+
+
+def first_refusing(operation: type, facts: Facts) -> Row | None:
+    """Return the row of highest precedence that refuses ``operation`` under ``facts``, None where none does."""
+    for row in _rows_of(operation):
+        if row.applies(facts):
+            return row
+    return None
+
+
+@cache
+def _rows_of(operation: type) -> tuple[Row, ...]:
+    rows = [row for row in ROWS if operation in row.operations]
+    return tuple(sorted(rows, key=lambda row: row.kind.precedence))
 
 
 def first_refusal(operation: type, facts: Facts) -> RefusalKind | None:
@@ -424,5 +438,5 @@ def first_refusal(operation: type, facts: Facts) -> RefusalKind | None:
 
     For ``TryAdmit`` the kinds from ``session-busy`` on are not refusals but reasons to wait (DESIGN 4.14.2).
     """
-    hits = refusals(operation, facts)
-    return hits[0].kind if hits else None
+    row = first_refusing(operation, facts)
+    return None if row is None else row.kind

@@ -290,6 +290,32 @@ KEYED_PARTS: tuple[str, ...] = tuple(
 )
 
 
+#: For each keyed part, the field of :class:`Touched` that names its entries.
+_TOUCHED_BY: tuple[tuple[str, str], ...] = tuple(
+    (part, "checkpoints" if part == "findable" else part) for part in KEYED_PARTS
+)
+
+
+def advanced(before: Snapshot, partial: Snapshot, touched: Touched) -> Snapshot:
+    """Return the state after a step: that before it, with the touched entries as ``partial`` has them.
+
+    A touched entry that ``partial`` lacks has ceased to exist.  Parts of which nothing was touched are those of
+    ``before``, the same objects; free lists and holes are not known and None.  Mutates nothing.
+    """
+    parts: dict[str, Any] = {}
+    for part, named in _TOUCHED_BY:
+        entries, ids = getattr(before, part), getattr(touched, named)
+        if ids:
+            entries, found = dict(entries), getattr(partial, part)
+            for key in ids:
+                if key in found:
+                    entries[key] = found[key]
+                else:
+                    entries.pop(key, None)
+        parts[part] = entries
+    return Snapshot(partial.pools, **parts, queue=partial.queue, host=partial.host)
+
+
 def to_plain(snapshot: Snapshot) -> dict[str, Any]:
     """Return the snapshot as JSON-ready data that satisfies :func:`schema`; keyed parts become lists in key order."""
     plain: dict[str, Any] = {

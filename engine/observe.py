@@ -80,14 +80,19 @@ def drain(engine: Engine) -> tuple[Snapshot, Touched]:
     """Return the touched entries as a partial snapshot and their ids, and start a new collection."""
     live = engine.touched
     for number, pool in enumerate(engine.pools):
-        live.retiring.update([(number, page) for page in pool.changed])
-        pool.changed.clear()
+        if pool.changed:
+            live.retiring.update([(number, page) for page in pool.changed])
+            pool.changed.clear()
     if engine.host is not None:
         live.extents |= engine.host.slots.changed
         engine.host.slots.changed.clear()
-    touched = Touched(*[set(getattr(live, name)) for name in _TOUCHED])
+    parts = []
     for name in _TOUCHED:
-        getattr(live, name).clear()
+        collected = getattr(live, name)
+        parts.append(set(collected))
+        if collected:
+            collected.clear()
+    touched = Touched(*parts)
     return partial_snapshot(engine, touched), touched
 
 

@@ -12,12 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvcrucible.contract.capabilities import Capabilities
-from kvcrucible.contract.media import plain
+from kvcrucible.contract.media import labelled, plain
 from kvcrucible.contract.operations import Operation, Truncate
 from kvcrucible.contract.snapshot import ContinuationState, SequenceState, Snapshot
+from kvcrucible.contract.tokens import count
 from kvcrucible.invariants.judgements import PREDICTED_OUTCOME
 from kvcrucible.invariants.violation import Violation, mismatch
 from kvcrucible.reference.accounting import AccountingModel
+
+#: Parts of a snapshot that say where pages are.
+_PLACED = frozenset({"pages", "spaces"})
 
 
 def state_agrees(
@@ -26,17 +30,18 @@ def state_agrees(
     """Return every field in which engine and model differ, over the parts that the engine can show."""
     parts = capabilities.snapshot_parts
     violations: list[Violation] = []
-    if "queue" in parts and list(snapshot.queue) != list(model.queue):
+    if "queue" in parts and list(snapshot.queue) != model.queue:
         violations.append(mismatch(PREDICTED_OUTCOME, "queue", list(snapshot.queue), list(model.queue)))
-    if "sequences" in parts:
+    # Each part is first compared as quickly as can be; only where it differs is it gone through field by field.
+    if "sequences" in parts and not holders_agree(model, snapshot):
         violations += _holders(operation, model, snapshot, capabilities)
-    if "checkpoints" in parts and "findable" in parts:
+    if "checkpoints" in parts and "findable" in parts and not checkpoints_agree(model, snapshot):
         violations += _checkpoints(model, snapshot)
-    if parts >= {"pages", "spaces"}:
+    if parts >= _PLACED and not replicas_agree(model, snapshot):
         violations += _replicas(model, snapshot)
-    if "transfers" in parts:
+    if "transfers" in parts and (snapshot.transfers or model.books.transfers):
         violations += _transfers(model, snapshot)
-    if "retiring" in parts:
+    if "retiring" in parts and (snapshot.retiring or any(model.books.retiring)):
         retiring = [sum(pool == one for one, _ in snapshot.retiring) for pool in range(len(snapshot.pools))]
         due = [model.retiring(pool) for pool in range(len(snapshot.pools))]
         violations += _differ("recycle-fenced", "retiring pages of each pool", retiring, due)
@@ -45,6 +50,75 @@ def state_agrees(
             "host-conservation", "host bytes used", snapshot.host.used, model.host_used_bytes
         )
     return violations
+
+
+def holders_agree(model: AccountingModel, snapshot: Snapshot) -> bool:
+    """Say quickly whether active and retained sequences are the same ones and agree in every field."""
+    active, kept = model.books.active, model.books.continuations
+    if snapshot.sequences.keys() != active.keys() or snapshot.continuations.keys() != kept.keys():
+        return False
+    for owner, sequence in snapshot.sequences.items():
+        entry = active[owner]
+        if (
+            sequence.tokens != (labelled(entry.tokens, entry.spans) if entry.spans else entry.tokens)
+            or sequence.limit != entry.limit
+            or sequence.prompt != count(entry.prompt)
+            or sequence.in_flight is not (entry.unit is not None)
+            or sequence.cancel_recorded is not entry.cancelled
+            or sequence.session != entry.session
+            or (sequence.identity is not entry.identity and sequence.identity != entry.identity)
+        ):
+            return False
+    for owner, continuation in snapshot.continuations.items():
+        entry = kept[owner]
+        if (
+            continuation.tokens != (labelled(entry.tokens, entry.spans) if entry.spans else entry.tokens)
+            or continuation.pinned is not entry.pinned
+            or continuation.session != entry.session
+            or (continuation.identity is not entry.identity and continuation.identity != entry.identity)
+        ):
+            return False
+    if len(kept) < 2:
+        return True
+    uses = snapshot.continuations
+    return sorted(uses, key=lambda one: uses[one].last_use) == model.continuations_by_use()
+
+
+def checkpoints_agree(model: AccountingModel, snapshot: Snapshot) -> bool:
+    """Say quickly whether checkpoints and what can be found for them are the same."""
+    marks, checkpoints, findable = model.books.marks, snapshot.checkpoints, snapshot.findable
+    if not len(marks) == len(checkpoints) == len(findable):
+        return False
+    for number, mark in marks.items():
+        checkpoint, found = checkpoints.get(number), findable.get(number)
+        if (
+            checkpoint is None
+            or found is None
+            or checkpoint.owner != mark.owner
+            or checkpoint.frontier != count(mark.tokens)
+            or found.tokens != (labelled(mark.tokens, mark.spans) if mark.spans else mark.tokens)
+            or (found.identity is not mark.identity and found.identity != mark.identity)
+        ):
+            return False
+    return True
+
+
+def replicas_agree(model: AccountingModel, snapshot: Snapshot) -> bool:
+    """Say quickly whether each page of each holder is visible where it should be, with the copies that are due."""
+    active, kept, pages = model.books.active, model.books.continuations, snapshot.pages
+    for (owner, pool), space in snapshot.spaces.items():
+        entry = active.get(owner) or kept.get(owner)
+        if entry is None:
+            return False
+        held = entry.pages[pool]
+        if len(held) != len(space.pages):
+            return False
+        for name, due in zip(space.pages, held, strict=True):
+            page = pages[name]
+            copied = page.on_device is not None and page.on_host is not None
+            if page.visible is not due.visible or copied is not (due.device and due.host is not None):
+                return False
+    return True
 
 
 def _differ(invariant: str, what: str, found: object, due: object) -> list[Violation]:
@@ -89,6 +163,10 @@ def _holders(
             yield mismatch(token_invariant, name, found, due)
             continue
         state = shown[owner]
+        if (owner in snapshot.sequences) is not (owner in model.books.active):
+            found, due = ("active", "retained") if owner in snapshot.sequences else ("retained", "active")
+            yield mismatch(PREDICTED_OUTCOME, name, found, due)
+            continue
         fields: list[tuple[str, str, object, object]] = [
             (token_invariant, "tokens", plain(state.tokens), model.tokens(owner)),
             ("exact-prefix-identity", "tokens with their labels", state.tokens, model.known_as(owner)),

@@ -26,7 +26,7 @@ from kvcrucible.fuzz.coverage import GOALS, within_reach
 from kvcrucible.fuzz.draws import LOOKAHEADS, settings_for
 from kvcrucible.fuzz.driver import FirstFailure, Recorder
 from kvcrucible.fuzz.lockstep import Tally
-from kvcrucible.fuzz.machine import machine_class
+from kvcrucible.fuzz.machine import machine_class, to_hypothesis
 from kvcrucible.fuzz.minimise import minimise
 from kvcrucible.fuzz.pairs import Pair, missing
 from kvcrucible.fuzz.seeking import journeys_toward, suits
@@ -226,7 +226,7 @@ def _run_batch(
     plan: Plan, report: Report, recorder: Recorder, batch: int, examples: int, sought: Sequence[str]
 ) -> None:
     depths = tuple(depth.value for depth in plan.depths)
-    settings = settings_for(
+    drawn = settings_for(
         plan.engine,
         depths,
         report.backends(),
@@ -236,6 +236,7 @@ def _run_batch(
         # One capacity a batch, so that each gets its share.
         plan.capacity_at and (plan.capacity_at[batch % len(plan.capacity_at)],),
     )
+    settings = to_hypothesis(drawn)
     if sought:
         settings = settings.filter(lambda setting: suits(setting, sought))
     machine = machine_class(settings, report.capabilities, report.tally, recorder, journeys_toward(sought))

@@ -51,6 +51,7 @@ from kvcrucible.fuzz.goals import (
     admissions,
     goal,
     observe,
+    observe_queue,
     reached,
     simple,
 )
@@ -66,7 +67,7 @@ PARTS = (
     coverage_speculation,
 )
 
-__all__ = ["GOALS", "Goal", "admissions", "observe", "reached", "within_reach"]
+__all__ = ["GOALS", "Goal", "admissions", "observe", "observe_queue", "reached", "within_reach"]
 
 #: Beside every operation, everything that a setting may have.
 _ANY_BACKEND: tuple[str | None, ...] = (None, *BACKENDS)

@@ -7,11 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hypothesis import strategies as st
-
 from kvcrucible.contract.config import pages_for
 from kvcrucible.contract.operations import Identity
 from kvcrucible.contract.profiles import PROFILES, storage_profile
+from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.geometry import payload_geometry
 from kvcrucible.fuzz.setting import (
     HOST_ALIGNMENT_BYTES,
@@ -103,7 +102,7 @@ def settings_for(
     hosts: tuple[bool, ...] = (False,),
     lookaheads: tuple[int, ...] = (0,),
     capacity_at: tuple[int, ...] = (),
-) -> st.SearchStrategy[Setting]:
+) -> st.Strategy[Setting]:
     """Return small settings on purpose: pools of a few pages, few rows, every page size, every condition.
 
     ``backends``: the pools to draw from beside Main, None for no other.  Either pool may be the tight one.

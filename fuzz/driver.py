@@ -1,4 +1,4 @@
-"""One example under Hypothesis: takes steps in lock step and turns drawn numbers into arguments.
+"""One example, whoever draws it: takes steps in lock step and turns drawn numbers into arguments.
 
 Everything is looked up in the reference model, never in the engine.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hypothesis.stateful import RuleBasedStateMachine
-
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.media import TokenSpan, spans_below
 from kvcrucible.contract.operations import (
@@ -18,6 +16,7 @@ from kvcrucible.contract.operations import (
     BeginUnit,
     Cancel,
     EndUnit,
+    Outcome,
     Prefill,
     Schedule,
     Submit,
@@ -54,11 +53,11 @@ class Recorder:
     on_example: Callable[[], None] | None = None
     first: FirstFailure | None = None
 
-    def begin(self, setting: Setting, tally: Tally) -> LockStep:
+    def begin(self, setting: Setting, tally: Tally, full_every: int = 1, *, goals: bool = True) -> LockStep:
         """Start an example; an engine that is wrong before its first step is a failure without steps."""
         self.current = None
         try:
-            self.current = LockStep(setting, tally)
+            self.current = LockStep(setting, tally, full_every=full_every, goals=goals)
         except InvariantViolated as found:
             self._note(setting, (), found, tally)
             raise
@@ -76,7 +75,7 @@ class Recorder:
             self.first = FirstFailure(setting, log, found.violations, tally.examples + 1, tally.steps)
 
 
-class Driver(RuleBasedStateMachine):
+class Driver:
     """One example: an engine and the reference in lock step, and how arguments are drawn from what is there."""
 
     lock: LockStep
@@ -92,12 +91,16 @@ class Driver(RuleBasedStateMachine):
     def take(self, *steps: Step) -> None:
         """Take steps; a violation marks the example as failed, so that nothing is torn down in lock step."""
         for step in steps:
-            try:
-                self.lock.step(step)
-            except BaseException as error:
-                self.failed = True
-                self.recorder.failed(self.lock, error, self.tally)
-                raise
+            self.take_one(step)
+
+    def take_one(self, step: Step) -> Outcome | None:
+        """Take one step; return the engine's outcome for an operation."""
+        try:
+            return self.lock.step(step)
+        except BaseException as error:
+            self.failed = True
+            self.recorder.failed(self.lock, error, self.tally)
+            raise
 
     def teardown(self) -> None:
         """End the example in lock step, unless it failed."""

@@ -128,26 +128,34 @@ def observe(
     model: AccountingModel, before: Snapshot, operation: Operation, trimmed: frozenset[int] = frozenset()
 ) -> Observation:
     """Note what is there before ``operation``; the model has not yet been told of it."""
-    books = model.books
-    prompts = {request: labelled(entry.prompt, entry.spans) for request, entry in books.queued.items()}
-    queued = {
-        request: Queued(
-            entry.session, entry.identity, tuple([books.pages(entry.limit, pool) for pool in books.pools])
-        )
-        for request, entry in books.queued.items()
-    }
+    queued = model.books.queued
     return Observation(
         before,
         operation,
         model.demand(operation),
         model.consuming(),
-        prompts,
-        {request: entry.tried for request, entry in books.queued.items()},
-        {request: entry.sunk for request, entry in books.queued.items()},
-        queued,
+        {request: labelled(entry.prompt, entry.spans) for request, entry in queued.items()},
+        {request: entry.tried for request, entry in queued.items()},
+        {request: entry.sunk for request, entry in queued.items()},
+        _queued(model),
         tuple(model.passers()),
         trimmed,
     )
+
+
+def observe_queue(model: AccountingModel, before: Snapshot, operation: Operation) -> Observation:
+    """Note what judging a queue takes, and nothing that only goals ask about."""
+    return Observation(before, operation, None, queued=_queued(model), passers=tuple(model.passers()))
+
+
+def _queued(model: AccountingModel) -> dict[int, Queued]:
+    books = model.books
+    return {
+        request: Queued(
+            entry.session, entry.identity, tuple([books.pages(entry.limit, pool) for pool in books.pools])
+        )
+        for request, entry in books.queued.items()
+    }
 
 
 def reached(observation: Observation, outcome: Outcome, after: Snapshot, setting: Setting) -> Iterator[str]:

@@ -28,6 +28,8 @@ from kvcrucible.invariants.violation import Violation, mismatch
 
 def judge_outcome(operation: Operation, expected: Outcome, actual: Outcome) -> list[Violation]:
     """Return every difference between prediction and answer, the most telling first."""
+    if actual == expected:
+        return []
     what = in_words(operation)
     violations: list[Violation] = []
     if actual.refusal is not expected.refusal:

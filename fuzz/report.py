@@ -39,11 +39,12 @@ def report_to_plain(report: Report, reproduction: Path | None) -> dict[str, Any]
         "unchecked": report.unchecked(),
         "known_differences": {waiver.id: times for waiver, times in report.known_differences()},
         "cut_short": report.cut_short,
-        "failure": None if failure is None else _failure_to_plain(failure, reproduction),
+        "failure": None if failure is None else failure_to_plain(failure, reproduction),
     }
 
 
-def _failure_to_plain(failure: Failure, reproduction: Path | None) -> dict[str, Any]:
+def failure_to_plain(failure: Failure, reproduction: Path | str | None) -> dict[str, Any]:
+    """Return a minimal failing example as JSON-ready data; ``reproduction``: the file that it was written to."""
     return {
         "setting": failure.setting.to_plain(),
         "steps": [step_to_plain(step) for step in failure.steps],

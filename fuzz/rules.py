@@ -1,5 +1,4 @@
-"""The rules of the Hypothesis state machine: they draw operations that are mostly legal and crowd around the
-boundaries.
+"""The rules: they draw operations that are mostly legal and crowd around the boundaries.
 
 Arguments are drawn as small numbers and anchors ("the second live sequence, one token below a page boundary") and
 turned into operations by looking at the reference model, never at the engine, so that shrinking keeps their meaning
@@ -11,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-
-from hypothesis import strategies as st
-from hypothesis.stateful import precondition, rule
 
 from kvcrucible.contract.media import TokenSpan
 from kvcrucible.contract.operations import (
@@ -40,6 +36,7 @@ from kvcrucible.contract.operations import (
 )
 from kvcrucible.contract.semantics import ACTIVE
 from kvcrucible.contract.tokens import canonical, count, prefix, run
+from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.draws import (
     IDENTITIES,
     SOURCES,
@@ -57,6 +54,7 @@ from kvcrucible.fuzz.draws import (
 )
 from kvcrucible.fuzz.driver import Driver
 from kvcrucible.fuzz.lockstep import LockStep
+from kvcrucible.fuzz.ruling import precondition, rule
 from kvcrucible.fuzz.steps import ReadBack, RunEffects, Step
 
 

@@ -65,6 +65,7 @@ _LIMITS: dict[str, tuple[int, int]] = {
     "lookahead": (0, MAX_LOOKAHEAD),
     "schedule_seed": (-(1 << 63), 1 << 63),
     "policy_seed": (-(1 << 63), 1 << 63),
+    "page_order_seed": (0, 1 << 32),
 }
 
 #: Most positions of one pool, over all its pages: what is allocated at payload depth follows from them.
@@ -100,7 +101,8 @@ class Setting:
     ``host_bytes``: size of the Host tier, None for an engine without one.  ``schedule``, ``schedule_seed``: who decides
     the order of effects where they lag.  ``fail_every``: every so many copies between the tiers one fails, in turn
     without and with its effect; 0 for none.  ``policy``, ``policy_seed``: which continuation yields first when room is
-    made; the seed is the hostile one's.
+    made; the seed is the hostile one's.  ``page_order_seed``: every page has been used once before the example begins,
+    and they were given back in an order that this draws; 0 for new pools.
     """
 
     engine: str = "paged"
@@ -123,6 +125,7 @@ class Setting:
     policy: str = LRU
     policy_seed: int = 0
     lookahead: int = 0
+    page_order_seed: int = 0
 
     def engine_config(self) -> EngineConfig:
         """Return the engine's configuration; with a Host tier, every pool declares its planes."""

@@ -25,6 +25,7 @@ class CompletionGuarantee(Checker):
     )
     source = "4.8, 4.14.3, 4.14.4"
     needs = frozenset({"pools", "spaces", "sequences"})
+    reads = frozenset({"spaces", "sequences"})
     premise_part = "sequences"
     needs_reservations = True
 
@@ -60,6 +61,7 @@ class BundleAtomic(Checker):
     statement = "A bundle exists in all pools or in none: each owner has one space per pool, and each space one owner."
     source = "4.3, 4.8"
     needs = frozenset({"pools", "spaces", "sequences", "continuations"})
+    reads = frozenset({"spaces", "sequences", "continuations"})
     premise_part = "spaces"
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:

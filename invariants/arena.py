@@ -26,6 +26,7 @@ class HostConservation(Checker):
     )
     source = "4.4"
     needs = frozenset({"pools", "pages", "transfers", "extents", "host"})
+    reads = frozenset({"pages", "transfers", "extents", "arena"})
     premise_part = "extents"
     is_temporal = True
     needs_host = True

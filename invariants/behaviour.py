@@ -33,21 +33,27 @@ class Depth(StrEnum):
 def unchanged(before: Snapshot, after: Snapshot) -> list[Violation]:
     """Return the first difference that a refused operation left behind, by full snapshots (``refusal-atomic``).
 
-    The order of a free list does not count: page ids may be handed out in any order (DESIGN 4.1).
+    Free lists and holes are compared where both sides have them.  The order of a free list does not count: page ids may
+    be handed out in any order (DESIGN 4.1).
     """
     for part in KEYED_PARTS:
         old, new = getattr(before, part), getattr(after, part)
-        if old == new:
+        if old is new or old == new:
             continue
         key = min((key for key in old.keys() | new.keys() if old.get(key) != new.get(key)), key=str)
         return [_first_difference(f"{part} {key} after a refusal", old.get(key), new.get(key))]
     if before.pools != after.pools:
         return [mismatch("refusal-atomic", "counters after a refusal", after.counters, before.counters)]
-    for name in ("queue", "host", "host_holes"):
+    for name in ("queue", "host"):
         was, now = getattr(before, name), getattr(after, name)
         if was != now:
             return [mismatch("refusal-atomic", f"{name} after a refusal", now, was)]
-    for old_free, new_free in zip(before.free_pages or (), after.free_pages or (), strict=True):
+    holes, holes_now = before.host_holes, after.host_holes
+    if None not in (holes, holes_now) and holes != holes_now:
+        return [mismatch("refusal-atomic", "host_holes after a refusal", holes_now, holes)]
+    if before.free_pages is None or after.free_pages is None:
+        return []
+    for old_free, new_free in zip(before.free_pages, after.free_pages, strict=True):
         if sorted(old_free) != sorted(new_free):
             found, due = sorted(set(new_free) - set(old_free)), sorted(set(old_free) - set(new_free))
             return [
@@ -73,10 +79,13 @@ def epochs_risen(before: Snapshot, after: Snapshot) -> list[Violation]:
     A page that lives on with fewer committed columns has a higher epoch, or whoever remembers page and epoch takes what
     is written next for what was there.
     """
+    if before.pages is after.pages:
+        return []
+    pages = after.pages
     cut = [
-        (old, after.pages[key])
+        (old, pages[key])
         for key, old in before.pages.items()
-        if key in after.pages and after.pages[key].committed < old.committed
+        if key in pages and pages[key].committed < old.committed
     ]
     return [
         mismatch(

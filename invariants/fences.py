@@ -23,6 +23,7 @@ class RecycleFenced(Checker):
     statement = "What queued device effects may touch is given to nobody else before they have completed."
     source = "4.3, 4.7"
     needs = frozenset({"pools", "pages", "units", "transfers", "retiring"})
+    reads = frozenset({"pages", "units", "transfers", "retiring"})
     is_temporal = True
 
     def premise(self, snapshot: Snapshot) -> bool:

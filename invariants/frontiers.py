@@ -32,6 +32,7 @@ class FrontierBounds(Checker):
     )
     source = "4.6, 4.7, 4.14.3"
     needs = frozenset({"pools", "pages", "spaces", "sequences", "continuations"})
+    reads = frozenset({"pages", "spaces", "sequences", "continuations"})
     premise_part = "spaces"
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
@@ -95,6 +96,7 @@ class FrontierVisibility(Checker):
     )
     source = "4.7, 4.14.11"
     needs = frozenset({"spaces", "units"})
+    reads = frozenset({"spaces", "units"})
     premise_part = "units"
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
@@ -118,6 +120,7 @@ class BackendNotAhead(Checker):
     statement = "A speculative backend's committed frontier never lies beyond Main's."
     source = "4.8, 4.14.6"
     needs = frozenset({"pools", "spaces"})
+    reads = frozenset({"spaces"})
     needs_backend = True
 
     def premise(self, snapshot: Snapshot) -> bool:
@@ -157,6 +160,7 @@ class ExactPrefixIdentity(Checker):
     )
     source = "4.9, 4.14.6"
     needs = frozenset({"checkpoints", "findable", "sequences", "continuations"})
+    reads = frozenset({"checkpoints", "sequences", "continuations"})
     premise_part = "findable"
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:

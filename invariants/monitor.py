@@ -11,6 +11,10 @@ from kvcrucible.invariants.judgements import UNREPORTED_CHANGE
 from kvcrucible.invariants.shadow import Shadow, Step
 from kvcrucible.invariants.violation import Violation, mismatch
 
+#: What a step may change, in the order of the bits by which a monitor remembers whom that concerns.
+_CHANGES: tuple[str, ...] = (*Touched.__slots__, "counters", "arena")
+_COUNTERS, _ARENA = (1 << _CHANGES.index(name) for name in ("counters", "arena"))
+
 #: Entries that an unreported-change message names per part; a lost report may concern thousands of pages.
 MAX_NAMED_ENTRIES = 5
 
@@ -40,6 +44,7 @@ class Monitor:
         self._local = tuple(checker for checker in self._checkers if checker.is_local)
         self._at_quiescence = tuple(checker for checker in self._checkers if not checker.is_local)
         self._reports_touched = reports_touched
+        self._concerned: dict[int, list[tuple[Checker, Tally]]] = {}
         self._shadow: Shadow | None = None
         self.tallies: dict[str, Tally] = {checker.id: Tally() for checker in self._checkers}
 
@@ -47,11 +52,14 @@ class Monitor:
         """Judge one operation by what it touched.
 
         ``partial`` holds the pools and the touched entries; a touched entry that it lacks has ceased to exist.  Costs
-        time in proportion to what was touched.
+        time in proportion to what was touched.  A checker that reads nothing of what has changed is not asked.
         """
         assert self._shadow is not None, "observe_full has to come first: a step needs a state before it"
+        changed = self._changed(self._shadow.state, partial, touched)
+        if not changed and partial.queue == self._shadow.state.queue:
+            return []
         step = self._shadow.step(partial, touched)
-        violations = self._judge_step(step)
+        violations = self._judge_step(step, changed)
         self._shadow.advance(step)
         state = self._shadow.state
         if not state.sequences and not state.continuations:
@@ -67,7 +75,7 @@ class Monitor:
             if self._reports_touched:
                 violations += _unreported(unseen, self._shadow.state, snapshot)
             else:
-                violations += self._judge_step(self._shadow.step(snapshot, unseen))
+                violations += self._judge_step(self._shadow.step(snapshot, unseen), ~0)
         for checker in self._checkers:
             violations += self._judge_state(checker, snapshot, full=True)
         self._shadow = Shadow(snapshot)
@@ -79,11 +87,34 @@ class Monitor:
         tally.harness += 1
         tally.premises += premise
 
-    def _judge_step(self, step: Step) -> list[Violation]:
+    def _changed(self, state: Snapshot, partial: Snapshot, touched: Touched) -> int:
+        """Return a bit for each of ``_CHANGES`` that a step may have made; all of them where a pool or the arena is no
+        longer what it was, for checkers read those anywhere.
+        """
+        changed = 0
+        for bit, name in enumerate(Touched.__slots__):
+            if getattr(touched, name):
+                changed |= 1 << bit
+        if partial.pools != state.pools:
+            changed |= _COUNTERS if _shapes(partial) == _shapes(state) else ~0
+        if partial.host != state.host:
+            changed |= _ARENA if partial.host is not None and state.host is not None else ~0
+        return changed
+
+    def _concerns(self, changed: int) -> list[tuple[Checker, Tally]]:
+        """Return the local checkers that read something of what has changed."""
+        found = self._concerned.get(changed)
+        if found is None:
+            names = {name for bit, name in enumerate(_CHANGES) if changed >> bit & 1}
+            local = [checker for checker in self._local if not checker.reads or checker.reads & names]
+            found = [(checker, self.tallies[checker.id]) for checker in local]
+            self._concerned[changed] = found
+        return found
+
+    def _judge_step(self, step: Step, changed: int) -> list[Violation]:
         violations: list[Violation] = []
         before, after, scope = step.before, step.after, step.scope
-        for checker in self._local:
-            tally = self.tallies[checker.id]
+        for checker, tally in self._concerns(changed):
             tally.steps += 1
             tally.premises += checker.premise(after)
             violations.extend(checker.check_delta(before, after, scope))
@@ -97,6 +128,10 @@ class Monitor:
             tally.steps += 1
         tally.premises += checker.premise(snapshot)
         return list(checker.check(snapshot))
+
+
+def _shapes(snapshot: Snapshot) -> list[tuple[str, int, int]]:
+    return [(pool.name, pool.page_size, pool.capacity) for pool in snapshot.pools]
 
 
 def differences(before: Snapshot, after: Snapshot) -> Touched:

@@ -27,6 +27,7 @@ class PoolConservation(Checker):
     )
     source = "4.3, 4.4"
     needs = frozenset({"pools", "pages", "sequences"})
+    reads = frozenset({"counters", "pages", "sequences", "transfers", "retiring"})
     premise_part = "pools"
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
@@ -96,6 +97,7 @@ class LeaseUnique(Checker):
     )
     source = "4.1, 4.3, 4.4"
     needs = frozenset({"pools", "pages"})
+    reads = frozenset({"pages", "transfers", "retiring"})
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
         """Judge leases, and the free lists where the snapshot has them."""
@@ -163,6 +165,7 @@ class LeaseGenerations(Checker):
     )
     source = "4.3, 4.14.1"
     needs = frozenset({"pages"})
+    reads = frozenset({"pages", "transfers", "retiring"})
     is_temporal = True
 
     def __init__(self) -> None:
@@ -215,6 +218,7 @@ class RefcountExact(Checker):
     statement = "A logical page has as many references as spaces hold it, and does not exist without one."
     source = "4.5, 4.6"
     needs = frozenset({"pages", "spaces"})
+    reads = frozenset({"pages", "spaces"})
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
         """Count every page in every space."""
@@ -272,6 +276,7 @@ class PoolIsolation(Checker):
     )
     source = "4.1"
     needs = frozenset({"pools", "pages", "spaces"})
+    reads = frozenset({"pages", "spaces", "checkpoints", "rows"})
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
         """Compare the pool of every space with that of its pages."""

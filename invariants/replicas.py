@@ -33,6 +33,7 @@ class OneVisibleReplica(Checker):
     )
     source = "4.4"
     needs = frozenset({"pages", "spaces", "sequences", "host"})
+    reads = frozenset({"pages", "spaces", "sequences"})
     needs_host = True
 
     def premise(self, snapshot: Snapshot) -> bool:
@@ -89,6 +90,7 @@ class ReplicaValid(Checker):
     )
     source = "4.4"
     needs = frozenset({"pages", "host"})
+    reads = frozenset({"pages"})
     needs_host = True
 
     def premise(self, snapshot: Snapshot) -> bool:

@@ -28,6 +28,7 @@ class SingleWriter(Checker):
     )
     source = "4.5, 4.4"
     needs = frozenset({"pools", "pages", "spaces"})
+    reads = frozenset({"pages", "spaces", "sequences"})
 
     def premise(self, snapshot: Snapshot) -> bool:
         """Say whether some page is shared."""
@@ -71,6 +72,7 @@ class SharedImmutable(Checker):
     statement = "While a page has two references or more, or is in a transfer, its content does not change."
     source = "4.5, 4.4"
     needs = frozenset({"pages"})
+    reads = frozenset({"pages"})
     is_temporal = True
 
     def premise(self, snapshot: Snapshot) -> bool:
@@ -105,6 +107,7 @@ class ProtectedPrefix(Checker):
     )
     source = "4.5, 4.14.6, 4.14.10"
     needs = frozenset({"pools", "pages", "spaces", "checkpoints"})
+    reads = frozenset({"pages", "spaces", "checkpoints"})
     premise_part = "checkpoints"
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:

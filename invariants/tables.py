@@ -26,6 +26,7 @@ class TableMirror(Checker):
     statement = "In each pool a leased row lists exactly its sequence's physical pages in order; other rows are empty."
     source = "4.7"
     needs = frozenset({"pages", "spaces", "rows"})
+    reads = frozenset({"pages", "spaces", "rows"})
     premise_part = "rows"
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
@@ -80,6 +81,7 @@ class RowUnique(Checker):
     statement = "Each row, and each session key, has at most one active sequence; row and sequence agree in every pool."
     source = "4.7, 4.14.9"
     needs = frozenset({"pools", "sequences", "rows"})
+    reads = frozenset({"sequences", "continuations", "rows"})
     premise_part = "sequences"
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
@@ -128,6 +130,7 @@ class UnitFrozen(Checker):
     statement = "While a unit is in flight, no selected row, page or frontier changes, and no sequence is in two units."
     source = "4.7, 4.14.11"
     needs = frozenset({"sequences", "spaces", "rows", "units"})
+    reads = frozenset({"pages", "sequences", "spaces", "rows", "units"})
     premise_part = "units"
     is_temporal = True
 

@@ -44,6 +44,7 @@ class TransferPinned(Checker):
     )
     source = "4.4, 4.14.13"
     needs = frozenset({"pages", "transfers", "extents"})
+    reads = frozenset({"pages", "transfers", "extents", "retiring"})
     premise_part = "transfers"
     is_temporal = True
     needs_host = True
@@ -152,6 +153,7 @@ class PublishOrder(Checker):
     )
     source = "4.4, 4.7"
     needs = frozenset({"pages", "transfers", "host"})
+    reads = frozenset({"pages", "transfers"})
     premise_part = "transfers"
     is_temporal = True
     needs_host = True

@@ -7,7 +7,7 @@ Facts about pages that an operation would take are not here: they come from tryi
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from kvcrucible.contract.config import EngineConfig
 from kvcrucible.contract.operations import (
@@ -27,7 +27,7 @@ from kvcrucible.contract.operations import (
     Truncate,
     TryAdmit,
 )
-from kvcrucible.contract.semantics import Facts, Row, refusals
+from kvcrucible.contract.semantics import Facts, Row, first_refusing
 from kvcrucible.contract.snapshot import Tier
 from kvcrucible.contract.tokens import count
 from kvcrucible.reference.inspection import Inspection
@@ -38,7 +38,7 @@ Judged: TypeAlias = list[tuple[type, Facts]]
 
 def first_row(judged: Judged) -> Row | None:
     """The row of highest precedence that refuses any of them (a unit of several works is judged by all, 0003)."""
-    rows = [row for kind, facts in judged for row in refusals(kind, facts)]
+    rows = [row for kind, facts in judged if (row := first_refusing(kind, facts)) is not None]
     return min(rows, key=lambda row: row.kind.precedence, default=None)
 
 
@@ -48,41 +48,41 @@ class Judging(Inspection):
     config: EngineConfig
     holes: tuple[int, ...] | None
 
-    def _about(self, sequence: int) -> Facts:
-        """What is known of the sequence that an operation addresses."""
-        facts = Facts(
-            state=self.books.state(sequence),
-            max_context=self.config.max_context,
-            capacity_pages=self.books.capacity,
-            free_rows=self.rows_free,
-            host=self.config.host is not None,
-        )
+    def _about(self, sequence: int, **more: Any) -> Facts:
+        """What is known of the sequence that an operation addresses, and ``more`` that is known of the operation."""
+        known = more | {
+            "state": self.books.state(sequence),
+            "max_context": self.config.max_context,
+            "capacity_pages": self.books.capacity,
+            "free_rows": self.rows_free,
+            "host": self.config.host is not None,
+        }
         entry = self.books.entry(sequence)
         if entry is None:
-            return facts
-        return replace(
-            facts,
-            in_flight=entry.unit is not None,
-            pinned=entry.pinned,
-            frontier=entry.frontier,
-            backend_frontier=entry.backend if len(self.config.pools) > 1 else None,
-            prompt=count(entry.prompt),
-            limit=entry.limit,
-            resident=self.books.resident(entry),
-        )
+            return Facts(**known)
+        of_entry = {
+            "in_flight": entry.unit is not None,
+            "pinned": entry.pinned,
+            "frontier": entry.frontier,
+            "backend_frontier": entry.backend if len(self.config.pools) > 1 else None,
+            "prompt": count(entry.prompt),
+            "limit": entry.limit,
+            "resident": self.books.resident(entry),
+        }
+        return Facts(**(of_entry | known))
 
-    def _new(self, facts: Facts, limit: int, max_new: int) -> Facts:
-        """Add what is known of a sequence that is to grow to ``limit``."""
-        entitlement = tuple(self.books.pages(limit, pool) for pool in self.books.pools)
-        return replace(facts, limit=limit, max_new=max_new, entitlement_pages=entitlement)
+    def _new(self, limit: int, max_new: int) -> dict[str, Any]:
+        """What is known of a sequence that is to grow to ``limit``."""
+        entitlement = tuple([self.books.pages(limit, pool) for pool in self.books.pools])
+        return {"limit": limit, "max_new": max_new, "entitlement_pages": entitlement}
 
     def _with_movable(self, continuation: int, source: Tier) -> Facts:
         """What is known of a continuation whose pages are to leave ``source``."""
-        facts, kept = self._about(continuation), self.books.continuations.get(continuation)
+        kept = self.books.continuations.get(continuation)
         if kept is None:
-            return facts
+            return self._about(continuation)
         pages = [len(self.books.movable(kept, source, pool)) for pool in self.books.pools]
-        return replace(facts, movable_pages=sum(pages))
+        return self._about(continuation, movable_pages=sum(pages))
 
     def _with_extents(self, facts: Facts, continuation: int) -> Facts:
         """Add what a demotion takes of the host arena, and what there is."""
@@ -122,24 +122,28 @@ class Judging(Inspection):
     def _facts(self, operation: Operation) -> Facts:
         match operation:
             case Submit(prompt, max_new, spans=spans):
-                facts = Facts(
+                return Facts(
                     prompt=count(prompt),
                     spans=spans,
                     max_context=self.config.max_context,
                     capacity_pages=self.books.capacity,
+                    **self._new(count(prompt) + max_new, max_new),
                 )
-                return self._new(facts, count(prompt) + max_new, max_new)
             case Lookup(prompt, spans=spans):
                 return Facts(prompt=count(prompt), spans=spans)
             case TryAdmit(sequence):
                 entry = self.books.entry(sequence)
                 busy = entry is not None and self._session_busy(entry.session)
-                return replace(self._about(sequence), session_busy=busy)
+                return self._about(sequence, session_busy=busy)
             case Fork(source, position, max_new, session):
-                facts = self._new(self._about(source), position + max_new, max_new)
-                return replace(facts, position=position, session_busy=self._session_busy(session))
+                return self._about(
+                    source,
+                    position=position,
+                    session_busy=self._session_busy(session),
+                    **self._new(position + max_new, max_new),
+                )
             case Truncate(sequence, position):
-                return replace(self._about(sequence), position=position)
+                return self._about(sequence, position=position)
             case Demote(continuation):
                 return self._with_extents(self._with_movable(continuation, Tier.DEVICE), continuation)
             case Restore(continuation):

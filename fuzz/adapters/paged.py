@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING
 
 from kvcrucible.contract.capabilities import Capabilities
@@ -58,6 +59,8 @@ class PagedAdapter:
         config, hashing = setting.engine_config(), token_hash(setting.hash_bits)
         self._counted = [CountedStorage(one) for one in per_pool(config, storages)]
         self.engine = Engine(config, self._counted, self.device, hashing, host_memory, policy_of(setting))
+        if setting.page_order_seed:
+            _use_every_page_once(self.engine, Random(setting.page_order_seed))
         self.stream = self.device.stream(COMPUTE_STREAM)
         self.copy_stream = self.device.stream(COPY_STREAM)
 
@@ -104,6 +107,16 @@ class PagedAdapter:
     def settle(self) -> None:
         """Let all device effects take place."""
         self.device.synchronize()
+
+
+def _use_every_page_once(engine: Engine, random: Random) -> None:
+    """Lease every page and give them back in a random order: that in which they are handed out from then on."""
+    for pool in engine.pools:
+        reservation = pool.reserve(pool.capacity)
+        leases = pool.materialise(reservation, pool.capacity)
+        random.shuffle(leases)
+        pool.release(leases)
+        pool.close(reservation)
 
 
 class PagedPayloadAdapter(PagedAdapter):

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 
 from kvcrucible.contract.operations import BeginUnit, Prefill, Schedule, Submit
 from kvcrucible.contract.tokens import run
 from kvcrucible.fuzz import campaign, lockstep
+from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.adapters import registry
 from kvcrucible.fuzz.geometry import PAYLOAD_GEOMETRY
 from kvcrucible.fuzz.reproduction import violations_of

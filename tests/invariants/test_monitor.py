@@ -112,15 +112,19 @@ def test_leaks_are_found_at_the_step_that_ends_the_last_sequence():
     }
 
 
-def test_tallies_count_runs_premises_and_what_the_harness_judged(walk):
+def test_tallies_count_runs_premises_and_what_the_harness_judged():
+    engine = Engine(EngineConfig((PoolSpec("main", 8, 4),), 32, 2))
     monitor = Monitor(checkers())
-    (step,) = walk(1, 1)
-    monitor.observe_full(step.before)
-    monitor.observe(step.partial, step.touched)
+    monitor.observe_full(snapshot(engine))
+    engine.submit(run(1, 0, 8), 4)
+    engine.schedule()
+    monitor.observe(*drain(engine))
     monitor.count("refusal-atomic")
     monitor.count("refusal-atomic", premise=False)
-    assert (monitor.tallies["single-writer"].full, monitor.tallies["single-writer"].steps) == (1, 1)
-    assert monitor.tallies["single-writer"].premises == 0
+    # A sequence and its row were touched, and no page: whoever reads pages alone was not asked about the step.
+    assert (monitor.tallies["row-unique"].full, monitor.tallies["row-unique"].steps) == (1, 1)
+    assert (monitor.tallies["replica-valid"].full, monitor.tallies["replica-valid"].steps) == (1, 0)
+    assert monitor.tallies["row-unique"].premises == 1
     assert monitor.tallies["pool-conservation"].premises == 2
     assert (monitor.tallies["refusal-atomic"].harness, monitor.tallies["refusal-atomic"].premises) == (2, 1)
 

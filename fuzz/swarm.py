@@ -1,0 +1,126 @@
+"""What the raw loop draws once for a seed, before its first step (swarm testing, decision 0027).
+
+A generator that always may do everything seldom does much of one thing: what a pool is like that nothing was ever
+released from, it hardly ever sees.  So every seed goes without some operations and rules, weighs the others as it
+likes, and has a setting of its own, in one seed of four a corner: pools of a single page, or full ones.
+
+Nothing of a seed depends on what another one did or found: seeds are independent, which is what a bound on what they
+did not find rests on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from kvcrucible.contract.capabilities import Capabilities
+from kvcrucible.fuzz.ruling import Rule
+from kvcrucible.fuzz.setting import Setting
+from kvcrucible.fuzz.strategies import Choices, Strategy
+
+#: Operations that a seed may go without; without the others (submit, schedule, units) hardly anything happens at all.
+OMITTABLE: tuple[str, ...] = (
+    "Truncate",
+    "Checkpoint",
+    "Finish",
+    "Cancel",
+    "Release",
+    "Fork",
+    "Pin",
+    "Lookup",
+    "TryAdmit",
+    "Demote",
+    "Restore",
+    "CancelTransfer",
+)
+
+#: How many of them: mostly none or a few, now and then most of them.
+_OMITTED = (0, 0, 1, 1, 2, 3, 5, 8)
+
+#: How often a rule is drawn; one rule in six never is.
+_WEIGHTS = (0, 1, 1, 2, 4, 8)
+
+#: Least and most rules of a seed, in parts of what is asked for.
+_LENGTHS = (1.0, 1.0, 0.5, 0.25)
+
+
+class Corner(StrEnum):
+    """What else is extreme about a seed."""
+
+    NONE = "none"
+    FULL = "full"  # A first sequence is entitled to every page, or to all but one or two.
+    ONE_PAGE = "one-page"  # Every pool has a single page.
+    ONE_ROW = "one-row"  # One sequence at a time.
+
+
+_CORNERS = (*[Corner.NONE] * 9, Corner.FULL, Corner.ONE_PAGE, Corner.ONE_ROW)
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    """What one seed is like.
+
+    ``without``: operations that it never takes.  ``weights``: of each rule, by name, 0 for one that it never draws.
+    ``rules``: how many it draws.  ``spare_pages``: with ``Corner.FULL``, how many pages are left beside the ballast.
+    """
+
+    seed: int
+    setting: Setting
+    without: tuple[str, ...]
+    weights: tuple[tuple[str, int], ...]
+    rules: int
+    corner: Corner = Corner.NONE
+    spare_pages: int = 0
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return JSON-ready data."""
+        return asdict(self) | {
+            "setting": self.setting.to_plain(),
+            "weights": dict(self.weights),
+            "corner": self.corner.value,
+        }
+
+
+def draw_swarm(
+    seed: int,
+    choices: Choices,
+    settings: Strategy[Setting],
+    rules: Sequence[Rule],
+    capabilities: Capabilities,
+    most: int,
+) -> Swarm:
+    """Return what a seed is like; ``most``: rules that it draws at most."""
+    setting = settings.draw(choices)
+    corner = choices.one_of(_CORNERS)
+    left = [name for name in OMITTABLE if name in capabilities.operations]
+    without = []
+    for _ in range(min(choices.one_of(_OMITTED), len(left))):
+        without.append(left.pop(choices.integer(0, len(left) - 1)))
+    weights = [(one.name, choices.one_of(_WEIGHTS)) for one in rules]
+    if not any(weight for _, weight in weights):
+        weights = [(name, 1) for name, _ in weights]
+    return Swarm(
+        seed,
+        _cornered(replace(setting, page_order_seed=choices.integer(0, 99)), corner),
+        tuple(sorted(without)),
+        tuple(weights),
+        max(1, int(most * choices.one_of(_LENGTHS))),
+        corner,
+        choices.one_of((0, 0, 1, 2)) if corner is Corner.FULL else 0,
+    )
+
+
+def _cornered(setting: Setting, corner: Corner) -> Setting:
+    match corner:
+        case Corner.ONE_PAGE:
+            return replace(
+                setting,
+                capacity_pages=1,
+                backend_capacity_pages=1,
+                max_context=min(setting.max_context, setting.page_size),
+            )
+        case Corner.ONE_ROW:
+            return replace(setting, max_concurrency=1)
+    return setting
