@@ -80,7 +80,8 @@ def _report(
     json_output: bool,
 ) -> None:
     from kvcrucible.fuzz.mutants.equivalent import reasons
-    from kvcrucible.fuzz.mutants.results import FORMAT, commit, to_plain, totals
+    from kvcrucible.fuzz.mutants.results import FORMAT, to_plain, totals
+    from kvcrucible.fuzz.source import source_commit
 
     listed = reasons(chosen)
     runs = [done[one.id] for one in chosen]
@@ -88,7 +89,7 @@ def _report(
     if json_output:
         plain = {
             "format": FORMAT,
-            "commit": commit(),
+            "commit": source_commit(),
             "budget": asdict(budget),
             "totals": sums,
             "results": [{**to_plain(one, done[one.id]), "equivalent": listed.get(one.id)} for one in chosen],

@@ -153,7 +153,9 @@ def _left_out(node: Any, scope: tuple[str, ...]) -> bool:
 def _answers_in_words(function: Any) -> bool:
     """Say whether a function returns a text, which the engine has for messages alone."""
     returns = function.returns
-    return returns is not None and isinstance(returns.annotation, cst.Name) and returns.annotation.value == "str"
+    return (
+        returns is not None and isinstance(returns.annotation, cst.Name) and returns.annotation.value == "str"
+    )
 
 
 def _counts_work(target: Any) -> bool:

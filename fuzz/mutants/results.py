@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
@@ -21,6 +20,7 @@ from kvcrucible.fuzz.mutants.mutant import Mutant
 from kvcrucible.fuzz.mutants.run import MutantRun
 from kvcrucible.fuzz.mutants.subjects import subjects
 from kvcrucible.fuzz.mutants.verdicts import MutantVerdict
+from kvcrucible.fuzz.source import source_commit
 from kvcrucible.invariants.judgements import ENGINE_FAULT
 
 #: Name and version of the file's form.
@@ -38,18 +38,6 @@ def engine_digest() -> str:
     return digest.hexdigest()
 
 
-def commit() -> str | None:
-    """Return the commit of the checkout that this code stands in, None outside of one."""
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=Path(__file__).resolve().parent, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-    except OSError:
-        return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
-
-
 class ResultsFile:
     """What became of mutants of one engine under one budget, written anew after each.
 
@@ -61,7 +49,7 @@ class ResultsFile:
         self.path = path
         self._head = {
             "format": FORMAT,
-            "commit": commit(),
+            "commit": source_commit(),
             "engine": engine_digest(),
             "budget": asdict(budget),
         }

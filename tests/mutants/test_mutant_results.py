@@ -11,10 +11,11 @@ from kvcrucible.cli.mutants import status_of
 from kvcrucible.contract.errors import ExitStatus, InputError
 from kvcrucible.fuzz.mutants.judge import Budget
 from kvcrucible.fuzz.mutants.mutant import Mutant
-from kvcrucible.fuzz.mutants.results import ResultsFile, commit, to_do, totals
+from kvcrucible.fuzz.mutants.results import ResultsFile, to_do, totals
 from kvcrucible.fuzz.mutants.run import MutantRun
 from kvcrucible.fuzz.mutants.subjects import ENGINE
 from kvcrucible.fuzz.mutants.verdicts import MutantVerdict as V
+from kvcrucible.fuzz.source import source_commit
 
 MUTANTS = [Mutant(f"{ENGINE}.pool", "f", "number", n, f"x = {n}", "x = 9", 0, 0, 0, "") for n in range(4)]
 
@@ -34,7 +35,7 @@ def test_a_file_is_gone_on_from(tmp_path: Path) -> None:
     assert to_do(MUTANTS, again.runs, frozenset({V.SURVIVED})) == MUTANTS[1:]
     again.add(MUTANTS[1], run_of(MUTANTS[1], V.KILLED, "single-writer"))
     plain = json.loads(path.read_text("utf-8"))
-    assert plain["commit"] == commit()
+    assert plain["commit"] == source_commit()
     assert [(one["mutant"], one["verdict"]) for one in plain["results"]] == [
         (MUTANTS[0].id, "killed"), (MUTANTS[1].id, "killed"),
     ]  # fmt: skip
