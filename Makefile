@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 VENV ?= .venv
 CONSTRAINTS ?= constraints/cpu.txt
-EXTRAS ?= dev,model,perf,postgresql,triton
+EXTRAS ?= dev,model,mutants,perf,postgresql,triton
 # Index that serves another build of torch (CPU-only, some CUDA or ROCm release); empty: whatever pip finds by itself.
 TORCH_INDEX ?=
 # Further arguments of `kvcrucible fuzz` and of pytest.

@@ -75,7 +75,7 @@ def register(app: typer.Typer) -> None:
         if bool(faults) == everything:
             raise InputError("name faults, or give --all; `kvcrucible faults list` shows their ids")
         chosen = list(catalogue().values()) if everything else [find(name) for name in faults]
-        _require_writable(out)
+        require_writable(out)
         options = CampaignOptions(examples, steps, seed, out)
         trials = trials_of(chosen, options, seeds)
         controls = unchanged_trials(chosen, options) if unchanged else []
@@ -95,7 +95,7 @@ def register(app: typer.Typer) -> None:
         raise typer.Exit(status_of(done, held))
 
 
-def _require_writable(out: Path) -> None:
+def require_writable(out: Path) -> None:
     """Refuse a folder that cannot be written before campaigns run whose reproductions would be lost; makes nothing."""
     there = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not there.is_dir():

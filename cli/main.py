@@ -20,6 +20,7 @@ GROUPS = (
     "faults",
     "nth_failure",
     "judge",
+    "mutants",
     "replay",
     "rounds",
     "check",

@@ -1,4 +1,4 @@
-"""Applies a fault to the source of one module as it is imported; in a child process, before the module is there."""
+"""Applies a change to the source of one module as it is imported; in a child process, before the module is there."""
 
 from __future__ import annotations
 
@@ -8,15 +8,30 @@ from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
+from typing import Protocol
 
 from kvcrucible.contract.errors import CrucibleError
-from kvcrucible.fuzz.faults.catalogue import Fault
+
+
+class SourceChange(Protocol):
+    """A change of one module's source: a fault of the catalogue, or a mutant."""
+
+    @property
+    def id(self) -> str:
+        """What messages call it."""
+
+    @property
+    def module(self) -> str:
+        """Full name of the module."""
+
+    def apply_to(self, source: str) -> str:
+        """Return the module's source with the change in it."""
 
 
 class _FaultyLoader(SourceFileLoader):
     """Compiles the changed source; cached bytecode of the real module is neither read nor written."""
 
-    def __init__(self, fullname: str, path: str, fault: Fault) -> None:
+    def __init__(self, fullname: str, path: str, fault: SourceChange) -> None:
         super().__init__(fullname, path)
         self._fault = fault
 
@@ -33,7 +48,7 @@ class _FaultyLoader(SourceFileLoader):
 class _FaultFinder(MetaPathFinder):
     """Finds the fault's module alone; everything else goes its usual way."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: SourceChange) -> None:
         self.fault = fault
 
     def find_spec(
@@ -48,7 +63,7 @@ class _FaultFinder(MetaPathFinder):
         return spec
 
 
-def plant(fault: Fault) -> None:
+def plant(fault: SourceChange) -> None:
     """Make this process import ``fault.module`` with the fault in it, for good.
 
     Raises ``CrucibleError`` where the module has been imported already, so that nothing half-changed is ever judged.

@@ -58,6 +58,8 @@ OPTIONAL_LIBRARIES = frozenset(
         "ray",
         "jinja2",
         "safetensors",
+        "libcst",
+        "mutmut",
     }
 )
 
@@ -71,6 +73,8 @@ TENSOR_MODULES = (
     "kvcrucible.fuzz.content",
     "kvcrucible.fuzz.kernels.checks",
     "kvcrucible.fuzz.kernels.stage",
+    "kvcrucible.fuzz.mutants.generate",
+    "kvcrucible.fuzz.mutants.operators",
     "kvcrucible.fuzz.payload",
     "kvcrucible.perf.calibration",
     "kvcrucible.perf.decode_bench",

@@ -1,0 +1,144 @@
+"""Results of mutants: kept in a file from which a run goes on, and what they add up to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict
+from math import ceil
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from kvcrucible.contract.errors import InputError
+from kvcrucible.fuzz.faults.catalogue import source_of
+from kvcrucible.fuzz.mutants.judge import Budget
+from kvcrucible.fuzz.mutants.mutant import Mutant
+from kvcrucible.fuzz.mutants.run import MutantRun
+from kvcrucible.fuzz.mutants.subjects import subjects
+from kvcrucible.fuzz.mutants.verdicts import MutantVerdict
+from kvcrucible.fuzz.source import source_commit
+from kvcrucible.invariants.judgements import ENGINE_FAULT
+
+#: Name and version of the file's form.
+FORMAT = "kvcrucible.mutants/1"
+
+#: Most bytes of a file that is read: some thousand mutants, each with its lines and an error's last words.
+MAX_BYTES = 32 << 20
+
+
+def engine_digest() -> str:
+    """Return a digest of the source of every module that mutants are made of."""
+    digest = hashlib.sha256()
+    for module in subjects():
+        digest.update(f"{module}\0{source_of(module)}\0".encode())
+    return digest.hexdigest()
+
+
+class ResultsFile:
+    """What became of mutants of one engine under one budget, written anew after each.
+
+    ``runs`` holds them by the mutant's id.  Raises ``InputError`` where there is a file of something else: of another
+    engine's source or budget, which nothing can be added to.
+    """
+
+    def __init__(self, path: Path, budget: Budget) -> None:
+        self.path = path
+        self._head = {
+            "format": FORMAT,
+            "commit": source_commit(),
+            "engine": engine_digest(),
+            "budget": asdict(budget),
+        }
+        self.runs: dict[str, MutantRun] = {}
+        self._entries: dict[str, dict[str, Any]] = {}
+        if path.exists():
+            self._read()
+
+    def add(self, mutant: Mutant, run: MutantRun) -> None:
+        """Keep what became of a mutant; the file is whole at any moment."""
+        self.runs[mutant.id] = run
+        self._entries[mutant.id] = to_plain(mutant, run)
+        plain = {**self._head, "results": list(self._entries.values())}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        beside = self.path.with_name(f"{self.path.name}.part")
+        beside.write_text(json.dumps(plain, indent=1) + "\n", "utf-8")
+        os.replace(beside, self.path)
+
+    def _read(self) -> None:
+        if self.path.stat().st_size > MAX_BYTES:
+            raise InputError(f"{self.path} has more than {MAX_BYTES} bytes; it is no file of results")
+        try:
+            plain = json.loads(self.path.read_text("utf-8"))
+            for key in ("format", "engine", "budget"):
+                if plain[key] != self._head[key]:
+                    raise InputError(
+                        f"{self.path} is of another {key} than this run; name another file, or remove it"
+                    )
+            for entry in plain["results"]:
+                run = MutantRun(
+                    str(entry["mutant"]),
+                    MutantVerdict(entry["verdict"]),
+                    tuple(map(str, entry["invariants"])),
+                    entry["seeds"],
+                    entry["steps"],
+                    str(entry["note"]),
+                )
+                self.runs[str(entry["mutant"])] = run
+                self._entries[str(entry["mutant"])] = entry
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{self.path} is no file of results: {type(error).__name__} {error}") from None
+
+
+def to_plain(mutant: Mutant, run: MutantRun) -> dict[str, Any]:
+    """Return a mutant and what became of it as JSON-ready data."""
+    return {
+        **asdict(run),
+        "verdict": run.verdict.value,
+        "module": mutant.module,
+        "function": mutant.function,
+        "operator": mutant.operator,
+        "line": mutant.line,
+        "before": mutant.before,
+        "after": mutant.after,
+        "nth": mutant.nth,
+    }
+
+
+def totals(runs: Iterable[MutantRun], listed: Mapping[str, str]) -> dict[str, Any]:
+    """Return what runs add up to; ``listed``: reasons of those that are equivalent, by id.
+
+    ``counted`` are those that are neither listed nor stillborn, ``killed`` of them the killed; ``rate`` their quotient.
+    A listed one that was killed all the same is counted, and named in ``wrongly_listed``.  ``by_fault_alone``: kills in
+    which the engine fell over and no invariant spoke.  Percentiles are of the seeds until a kill.
+    """
+    runs = list(runs)
+    survivors = [run for run in runs if run.verdict is MutantVerdict.SURVIVED]
+    equivalent = [run.mutant for run in survivors if run.mutant in listed]
+    killed = [run for run in runs if run.verdict is MutantVerdict.KILLED]
+    by_verdict = Counter(run.verdict for run in runs)
+    counted = len(runs) - len(equivalent) - by_verdict[MutantVerdict.STILLBORN]
+    seeds = sorted(run.seeds or 0 for run in killed)
+    return {
+        "mutants": len(runs),
+        "counted": counted,
+        **{verdict.value: by_verdict[verdict] for verdict in MutantVerdict},
+        "equivalent": len(equivalent),
+        "rate": len(killed) / counted if counted else None,
+        "by_fault_alone": sum(run.invariants == (ENGINE_FAULT,) for run in killed),
+        "unlisted_survivors": [run.mutant for run in survivors if run.mutant not in listed],
+        "wrongly_listed": [run.mutant for run in killed if run.mutant in listed],
+        "median_seeds": median(seeds) if seeds else None,
+        "p95_seeds": seeds[ceil(0.95 * len(seeds)) - 1] if seeds else None,
+        "most_seeds": seeds[-1] if seeds else None,
+    }
+
+
+def to_do(
+    mutants: Iterable[Mutant], there: Mapping[str, MutantRun], again: Collection[MutantVerdict]
+) -> list[Mutant]:
+    """Return the mutants that were not judged yet, or came to one of the verdicts to be looked at again."""
+    return [one for one in mutants if one.id not in there or there[one.id].verdict in again]

@@ -1,0 +1,123 @@
+"""Runs mutants through fork servers, one server a job, and says what became of each."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from queue import SimpleQueue
+from typing import Any
+
+from kvcrucible.contract.errors import CrucibleError
+from kvcrucible.fuzz.cores import usable_cores
+from kvcrucible.fuzz.faults.catalogue import source_of
+from kvcrucible.fuzz.mutants.judge import Budget
+from kvcrucible.fuzz.mutants.mutant import Mutant
+from kvcrucible.fuzz.mutants.verdicts import MutantVerdict
+
+#: Servers that run at a time unless told otherwise.
+DEFAULT_JOBS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class MutantRun:
+    """What became of one mutant; ``mutant`` is its id, None for the engine as it is.
+
+    ``invariants``: what the first failing step broke.  ``seeds``, ``steps``: what had been tried by then, or at all.
+    """
+
+    mutant: str | None
+    verdict: MutantVerdict
+    invariants: tuple[str, ...] = ()
+    seeds: int | None = None
+    steps: int | None = None
+    note: str = ""
+
+
+class Server:
+    """A fork server's process; ends with the ``with`` block."""
+
+    def __enter__(self) -> Server:
+        """Start it."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "kvcrucible.fuzz.mutants.server"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return self
+
+    def __exit__(self, *ignored: object) -> None:
+        """Let it end: it reads no further request."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.terminate()
+        self._process.wait()
+
+    def judge(self, mutant: Mutant | None, budget: Budget) -> MutantRun:
+        """Judge one mutant, or with None the engine as it is; raises ``CrucibleError`` where the server is gone."""
+        request = {
+            "module": None if mutant is None else mutant.module,
+            "source": None if mutant is None else mutant.apply_to(source_of(mutant.module)),
+            "budget": asdict(budget),
+        }
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            told = self._process.stdout.readline()
+        except BrokenPipeError:
+            told = ""
+        if not told:
+            raise CrucibleError(f"the fork server ended with status {self._process.wait()}")
+        return _run(None if mutant is None else mutant.id, json.loads(told))
+
+
+def run_mutants(
+    mutants: Iterable[Mutant | None],
+    budget: Budget,
+    jobs: int = DEFAULT_JOBS,
+    on_done: Callable[[MutantRun], None] | None = None,
+) -> list[MutantRun]:
+    """Judge mutants, at most ``jobs`` and no more than this process has cores at a time; runs in the given order.
+
+    ``on_done`` is called after each, in that order, by the caller's own thread.
+    """
+    jobs = max(1, min(jobs, usable_cores()))
+    idle: SimpleQueue[Server] = SimpleQueue()
+
+    def one(mutant: Mutant | None) -> MutantRun:
+        server = idle.get()
+        try:
+            return server.judge(mutant, budget)
+        finally:
+            idle.put(server)
+
+    done: list[MutantRun] = []
+    # Servers end before the pool is waited for, so that an interruption does not wait for a survivor.
+    with ThreadPoolExecutor(jobs) as pool, ExitStack() as servers:
+        for _ in range(jobs):
+            idle.put(servers.enter_context(Server()))
+        for run in pool.map(one, mutants):
+            done.append(run)
+            if on_done is not None:
+                on_done(run)
+    return done
+
+
+def _run(mutant: str | None, told: dict[str, Any]) -> MutantRun:
+    return MutantRun(
+        mutant,
+        MutantVerdict(told["verdict"]),
+        tuple(told["invariants"]),
+        told["seeds"],
+        told["steps"],
+        told["note"],
+    )
