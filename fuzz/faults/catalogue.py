@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from kvcrucible.contract.errors import InputError
+from kvcrucible.fuzz.faults.bugs import PublicBug, public_bug
 from kvcrucible.fuzz.setting import Depth
 
 #: Name and version of the catalogue's form.
@@ -23,14 +24,6 @@ FORMAT = "kvcrucible.faults/1"
 
 #: Only modules under this name are changed: faults are the engine's, never the judge's.
 MUTABLE_PACKAGE = "kvcrucible.engine."
-
-
-@dataclass(frozen=True, slots=True)
-class PublicBug:
-    """A bug of another engine with the same mechanism: its id in the catalogue of public bugs, and its thread."""
-
-    id: str
-    url: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +122,6 @@ def _fault(entry: dict[str, Any]) -> Fault:
         replacement=entry["replacement"],
         depth=Depth(entry["depth"]),
         expects=tuple(entry["expects"]),
-        recreates=tuple(PublicBug(bug["id"], bug["url"]) for bug in entry["recreates"]),
+        recreates=tuple(public_bug(name) for name in entry["recreates"]),
         mechanism=entry["mechanism"],
     )
