@@ -6,8 +6,10 @@ Product code carries no switches: a fault is applied by an overlay in a child pr
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from importlib import resources
 from importlib.resources.abc import Traversable
 from importlib.util import find_spec
@@ -30,7 +32,8 @@ MUTABLE_PACKAGE = "kvcrucible.engine."
 class Fault:
     """One planted fault.
 
-    ``depth`` is the lowest at which it can be seen, ``expects`` names the invariants that may tell it.
+    ``depth`` is the lowest at which it can be seen, ``expects`` names the invariants that may tell it.  ``part`` is the
+    folder of the catalogue that holds it: ``engine`` or ``kernels``.
     """
 
     id: str
@@ -42,6 +45,13 @@ class Fault:
     expects: tuple[str, ...]
     recreates: tuple[PublicBug, ...]
     mechanism: str
+    part: str = "engine"
+
+    @property
+    def digest(self) -> str:
+        """What identifies the change itself: a kept result counts for a fault only as long as this is the same."""
+        change = [self.module, self.anchor, self.replacement, self.depth.value]
+        return sha256(json.dumps(change).encode()).hexdigest()[:16]
 
     def apply_to(self, source: str) -> str:
         """Return the module's source with the fault in it; raises ``InputError`` unless the anchor is there once."""
@@ -83,7 +93,7 @@ def _load(folder: str) -> dict[str, Fault]:
                 f"{file.name} of the fault catalogue is {plain.get('format')!r}, expected {FORMAT!r}"
             )
         for entry in plain["faults"]:
-            planted = _fault(entry)
+            planted = _fault(entry, folder)
             if planted.id in found:
                 raise InputError(
                     f"{file.name} of the fault catalogue names {planted.id}, as another entry does"
@@ -92,11 +102,20 @@ def _load(folder: str) -> dict[str, Fault]:
     return found
 
 
+@cache
+def every_fault() -> dict[str, Fault]:
+    """Return the faults of both parts by id, those of engines first; raises ``InputError`` for an id in both."""
+    twice = catalogue().keys() & kernel_catalogue().keys()
+    if twice:
+        raise InputError(f"both parts of the fault catalogue name {', '.join(sorted(twice))}")
+    return {**catalogue(), **kernel_catalogue()}
+
+
 def fault(name: str) -> Fault:
-    """Return one fault; raises ``InputError`` for an unknown id."""
-    found = catalogue().get(name)
+    """Return one fault of either part; raises ``InputError`` for an unknown id."""
+    found = every_fault().get(name)
     if found is None:
-        raise InputError(f"unknown fault {name!r:.60}; known: {', '.join(catalogue())}")
+        raise InputError(f"unknown fault {name!r:.60}; known: {', '.join(every_fault())}")
     return found
 
 
@@ -110,7 +129,7 @@ def source_of(module: str) -> str:
     return str(source)
 
 
-def _fault(entry: dict[str, Any]) -> Fault:
+def _fault(entry: dict[str, Any], part: str) -> Fault:
     module = entry["module"]
     if not module.startswith(MUTABLE_PACKAGE):
         raise InputError(f"fault {entry['id']} changes {module}; only {MUTABLE_PACKAGE}* may be changed")
@@ -124,4 +143,5 @@ def _fault(entry: dict[str, Any]) -> Fault:
         expects=tuple(entry["expects"]),
         recreates=tuple(public_bug(name) for name in entry["recreates"]),
         mechanism=entry["mechanism"],
+        part=part,
     )
