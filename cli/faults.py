@@ -1,4 +1,4 @@
-"""``kvcrucible faults``: plants known bugs into the engine and its kernels, one at a time, and shows that each is found."""
+"""``kvcrucible faults``: plants known bugs into engine and kernels, one at a time, and shows that each is found."""
 
 from __future__ import annotations
 
