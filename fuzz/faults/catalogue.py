@@ -22,15 +22,31 @@ from kvcrucible.fuzz.setting import Depth
 #: Name and version of the catalogue's form.
 FORMAT = "kvcrucible.faults/1"
 
-#: Only modules under this name are changed: faults are the engine's, never the judge's.
-MUTABLE_PACKAGE = "kvcrucible.engine."
+#: What modules of each part of the catalogue begin with: faults are the product's, never the judge's.
+MUTABLE: dict[str, tuple[str, ...]] = {
+    "engine": ("kvcrucible.engine.",),
+    "kernels": ("kvcrucible.engine.",),
+    "planner": ("kvcrucible.perf.planner", "kvcrucible.cli.plan"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """Kernels, storage profiles and classes of lengths in which a kernel campaign finds a fault within seconds: some of
+    those that it spoils.  No lengths means all.
+    """
+
+    kernels: tuple[str, ...]
+    profiles: tuple[str, ...]
+    lengths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One planted fault.
 
-    ``depth`` is the lowest at which it can be seen, ``expects`` names the invariants that may tell it.
+    ``depth`` is the lowest at which it can be seen, ``expects`` names the invariants that may tell it.  ``sought``:
+    where a kernel campaign looks for it; None for faults of other parts of the catalogue.
     """
 
     id: str
@@ -42,6 +58,7 @@ class Fault:
     expects: tuple[str, ...]
     recreates: tuple[PublicBug, ...]
     mechanism: str
+    sought: Sought | None = None
 
     def apply_to(self, source: str) -> str:
         """Return the module's source with the fault in it; raises ``InputError`` unless the anchor is there once."""
@@ -66,8 +83,14 @@ def kernel_catalogue() -> dict[str, Fault]:
     return _load("kernels")
 
 
+@cache
+def planner_catalogue() -> dict[str, Fault]:
+    """Return the faults of the capacity planner, which its own judge must find (:mod:`.planner_child`)."""
+    return _load("planner")
+
+
 def catalogue_files(folder: str) -> list[Traversable]:
-    """Return the files of one part of the catalogue, ``engine`` or ``kernels``, by name."""
+    """Return the files of one part of the catalogue, one of ``MUTABLE``, by name."""
     beside = resources.files("kvcrucible.fuzz.faults").joinpath(folder)
     return sorted(
         (file for file in beside.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name
@@ -83,7 +106,7 @@ def _load(folder: str) -> dict[str, Fault]:
                 f"{file.name} of the fault catalogue is {plain.get('format')!r}, expected {FORMAT!r}"
             )
         for entry in plain["faults"]:
-            planted = _fault(entry)
+            planted = _fault(entry, MUTABLE[folder])
             if planted.id in found:
                 raise InputError(
                     f"{file.name} of the fault catalogue names {planted.id}, as another entry does"
@@ -110,10 +133,10 @@ def source_of(module: str) -> str:
     return str(source)
 
 
-def _fault(entry: dict[str, Any]) -> Fault:
+def _fault(entry: dict[str, Any], mutable: tuple[str, ...]) -> Fault:
     module = entry["module"]
-    if not module.startswith(MUTABLE_PACKAGE):
-        raise InputError(f"fault {entry['id']} changes {module}; only {MUTABLE_PACKAGE}* may be changed")
+    if not module.startswith(mutable):
+        raise InputError(f"fault {entry['id']} changes {module}; only {', '.join(mutable)} may be changed")
     return Fault(
         id=entry["id"],
         title=entry["title"],
@@ -124,4 +147,14 @@ def _fault(entry: dict[str, Any]) -> Fault:
         expects=tuple(entry["expects"]),
         recreates=tuple(public_bug(name) for name in entry["recreates"]),
         mechanism=entry["mechanism"],
+        sought=_sought(entry),
+    )
+
+
+def _sought(entry: dict[str, Any]) -> Sought | None:
+    where = entry.get("sought")
+    return (
+        None
+        if where is None
+        else Sought(*(tuple(where.get(name, ())) for name in ("kernels", "profiles", "lengths")))
     )
