@@ -91,7 +91,7 @@ def cases(draw: st.DrawFn, cell: Cell) -> Case:
     """Draw a case of ``cell``; the simplest is one row, whole where it is appended, over two KV heads."""
     near = sorted({length for lengths in BOUNDARIES.values() for length in lengths})
     # An empty row has a way of its own through every kernel, so a third of the others are empty.
-    others = draw(st.lists(st.sampled_from((*(0,) * (len(near) // 2), *near)), max_size=2))
+    others = draw(st.lists(st.sampled_from((*(0,) * (len(near) // 2), *near)), max_size=3))
     lengths = (draw(st.sampled_from(lengths_of(cell.length))), *others)
     return Case(
         cell,
