@@ -50,6 +50,10 @@ def _failure_to_plain(failure: Failure, reproduction: Path | None) -> dict[str, 
         "violations": [
             {"invariant": found.invariant, "message": found.message} for found in failure.violations
         ],
-        "first_seen": {"examples": failure.examples_before, "steps": failure.steps_before},
+        "first_seen": {
+            "examples": failure.examples_before,
+            "steps": failure.steps_before,
+            "invariants": list(dict.fromkeys(found.invariant for found in failure.first_seen)),
+        },
         "reproduction": None if reproduction is None else str(reproduction),
     }

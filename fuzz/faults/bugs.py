@@ -35,7 +35,9 @@ class PublicBug:
 def public_bug_files() -> list[Traversable]:
     """Return the files, by name."""
     folder = resources.files("kvcrucible.fuzz.faults").joinpath("public_bugs")
-    return sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
+    return sorted(
+        (file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name
+    )
 
 
 @cache

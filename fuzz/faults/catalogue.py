@@ -6,8 +6,10 @@ Product code carries no switches: a fault is applied by an overlay in a child pr
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from importlib import resources
 from importlib.resources.abc import Traversable
 from importlib.util import find_spec
@@ -45,8 +47,9 @@ class Sought:
 class Fault:
     """One planted fault.
 
-    ``depth`` is the lowest at which it can be seen, ``expects`` names the invariants that may tell it.  ``sought``:
-    where a kernel campaign looks for it; None for faults of other parts of the catalogue.
+    ``depth`` is the lowest at which it can be seen, ``expects`` names the invariants that may tell it.  ``part`` is the
+    folder of the catalogue that holds it, one of ``MUTABLE``.  ``sought``: where a kernel campaign looks for it; None
+    for faults of other parts.
     """
 
     id: str
@@ -58,7 +61,14 @@ class Fault:
     expects: tuple[str, ...]
     recreates: tuple[PublicBug, ...]
     mechanism: str
+    part: str = "engine"
     sought: Sought | None = None
+
+    @property
+    def digest(self) -> str:
+        """What identifies the change itself: a kept result counts for a fault only as long as this is the same."""
+        change = [self.module, self.anchor, self.replacement, self.depth.value]
+        return sha256(json.dumps(change).encode()).hexdigest()[:16]
 
     def apply_to(self, source: str) -> str:
         """Return the module's source with the fault in it; raises ``InputError`` unless the anchor is there once."""
@@ -106,7 +116,7 @@ def _load(folder: str) -> dict[str, Fault]:
                 f"{file.name} of the fault catalogue is {plain.get('format')!r}, expected {FORMAT!r}"
             )
         for entry in plain["faults"]:
-            planted = _fault(entry, MUTABLE[folder])
+            planted = _fault(entry, folder)
             if planted.id in found:
                 raise InputError(
                     f"{file.name} of the fault catalogue names {planted.id}, as another entry does"
@@ -115,11 +125,23 @@ def _load(folder: str) -> dict[str, Fault]:
     return found
 
 
+@cache
+def every_fault() -> dict[str, Fault]:
+    """Return the faults of all parts by id, those of engines first; raises ``InputError`` for an id in two."""
+    found: dict[str, Fault] = {}
+    for part in (catalogue(), kernel_catalogue(), planner_catalogue()):
+        twice = found.keys() & part.keys()
+        if twice:
+            raise InputError(f"two parts of the fault catalogue name {', '.join(sorted(twice))}")
+        found |= part
+    return found
+
+
 def fault(name: str) -> Fault:
-    """Return one fault; raises ``InputError`` for an unknown id."""
-    found = catalogue().get(name)
+    """Return one fault of any part; raises ``InputError`` for an unknown id."""
+    found = every_fault().get(name)
     if found is None:
-        raise InputError(f"unknown fault {name!r:.60}; known: {', '.join(catalogue())}")
+        raise InputError(f"unknown fault {name!r:.60}; known: {', '.join(every_fault())}")
     return found
 
 
@@ -133,7 +155,8 @@ def source_of(module: str) -> str:
     return str(source)
 
 
-def _fault(entry: dict[str, Any], mutable: tuple[str, ...]) -> Fault:
+def _fault(entry: dict[str, Any], part: str) -> Fault:
+    mutable = MUTABLE[part]
     module = entry["module"]
     if not module.startswith(mutable):
         raise InputError(f"fault {entry['id']} changes {module}; only {', '.join(mutable)} may be changed")
@@ -147,14 +170,13 @@ def _fault(entry: dict[str, Any], mutable: tuple[str, ...]) -> Fault:
         expects=tuple(entry["expects"]),
         recreates=tuple(public_bug(name) for name in entry["recreates"]),
         mechanism=entry["mechanism"],
+        part=part,
         sought=_sought(entry),
     )
 
 
 def _sought(entry: dict[str, Any]) -> Sought | None:
     where = entry.get("sought")
-    return (
-        None
-        if where is None
-        else Sought(*(tuple(where.get(name, ())) for name in ("kernels", "profiles", "lengths")))
-    )
+    if where is None:
+        return None
+    return Sought(*(tuple(where.get(name, ())) for name in ("kernels", "profiles", "lengths")))

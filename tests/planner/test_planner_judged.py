@@ -8,10 +8,19 @@ import pytest
 
 from kvcrucible.contract.errors import CrucibleError, InputError
 from kvcrucible.fuzz.faults.catalogue import Fault, planner_catalogue, source_of
-from kvcrucible.fuzz.faults.planner_run import run_planner
-from kvcrucible.fuzz.faults.run import Verdict
+from kvcrucible.fuzz.faults.run import (
+    PLANNER,
+    CampaignOptions,
+    FaultRun,
+    Trial,
+    Verdict,
+    run_trial,
+    trials_of,
+    unchanged_trials,
+)
 from kvcrucible.fuzz.planning.asks import Answer, Ask, ask, bytes_of, drawn
 from kvcrucible.fuzz.planning.judge import judge, lead_pages, serves, whole_contexts
+from kvcrucible.fuzz.setting import Depth
 from kvcrucible.invariants.judgements import JUDGEMENTS
 from kvcrucible.invariants.registry import IDS
 
@@ -103,18 +112,29 @@ def test_only_the_planner_may_be_changed(monkeypatch: pytest.MonkeyPatch) -> Non
     ids=lambda planted: planted.id,
 )
 def test_a_fault_of_the_planner_is_found(planted: Fault) -> None:
-    done = run_planner(planted)
+    (trial,) = trials_of([planted], CampaignOptions())
+    done = run_trial(trial)
     assert done.verdict is Verdict.KILLED, done
     assert done.expected, done.invariants
+    assert done.depth == PLANNER
+    assert done.reproduction is not None
+    assert done.reproduction.startswith("kvcrucible plan --json")
 
 
-def test_the_planner_as_it_is_survives_the_same_path() -> None:
-    assert run_planner(None, questions=10).verdict is Verdict.SURVIVED
+def as_it_is(**changes: int) -> FaultRun:
+    return run_trial(Trial(None, Depth.LEDGER, CampaignOptions(**changes), PLANNER))
+
+
+def test_the_planner_as_it_is_survives_the_same_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvcrucible.fuzz.faults.run.QUESTIONS", 5)
+    assert [trial.target for trial in unchanged_trials(FAULTS, CampaignOptions())] == [PLANNER]
+    assert as_it_is().verdict is Verdict.SURVIVED
 
 
 def test_a_child_that_is_asked_for_nothing_known_proves_nothing() -> None:
-    assert run_planner(replace(FAULTS[0], id="made-up")).verdict is Verdict.LOST
+    (trial,) = trials_of([replace(FAULTS[0], id="made-up")], CampaignOptions())
+    assert run_trial(trial).verdict is Verdict.LOST
 
 
 def test_a_planner_that_hangs_proves_nothing() -> None:
-    assert run_planner(None, seconds=0.01).verdict is Verdict.HUNG
+    assert as_it_is(seconds=0).verdict is Verdict.HUNG
