@@ -24,8 +24,23 @@ from kvcrucible.fuzz.setting import Depth
 #: Name and version of the catalogue's form.
 FORMAT = "kvcrucible.faults/1"
 
-#: Only modules under this name are changed: faults are the engine's, never the judge's.
-MUTABLE_PACKAGE = "kvcrucible.engine."
+#: What modules of each part of the catalogue begin with: faults are the product's, never the judge's.
+MUTABLE: dict[str, tuple[str, ...]] = {
+    "engine": ("kvcrucible.engine.",),
+    "kernels": ("kvcrucible.engine.",),
+    "planner": ("kvcrucible.perf.planner", "kvcrucible.cli.plan"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """Kernels, storage profiles and classes of lengths in which a kernel campaign finds a fault within seconds: some of
+    those that it spoils.  No lengths means all.
+    """
+
+    kernels: tuple[str, ...]
+    profiles: tuple[str, ...]
+    lengths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +48,8 @@ class Fault:
     """One planted fault.
 
     ``depth`` is the lowest at which it can be seen, ``expects`` names the invariants that may tell it.  ``part`` is the
-    folder of the catalogue that holds it: ``engine`` or ``kernels``.
+    folder of the catalogue that holds it, one of ``MUTABLE``.  ``sought``: where a kernel campaign looks for it; None
+    for faults of other parts.
     """
 
     id: str
@@ -46,6 +62,7 @@ class Fault:
     recreates: tuple[PublicBug, ...]
     mechanism: str
     part: str = "engine"
+    sought: Sought | None = None
 
     @property
     def digest(self) -> str:
@@ -76,8 +93,14 @@ def kernel_catalogue() -> dict[str, Fault]:
     return _load("kernels")
 
 
+@cache
+def planner_catalogue() -> dict[str, Fault]:
+    """Return the faults of the capacity planner, which its own judge must find (:mod:`.planner_child`)."""
+    return _load("planner")
+
+
 def catalogue_files(folder: str) -> list[Traversable]:
-    """Return the files of one part of the catalogue, ``engine`` or ``kernels``, by name."""
+    """Return the files of one part of the catalogue, one of ``MUTABLE``, by name."""
     beside = resources.files("kvcrucible.fuzz.faults").joinpath(folder)
     return sorted(
         (file for file in beside.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name
@@ -104,15 +127,18 @@ def _load(folder: str) -> dict[str, Fault]:
 
 @cache
 def every_fault() -> dict[str, Fault]:
-    """Return the faults of both parts by id, those of engines first; raises ``InputError`` for an id in both."""
-    twice = catalogue().keys() & kernel_catalogue().keys()
-    if twice:
-        raise InputError(f"both parts of the fault catalogue name {', '.join(sorted(twice))}")
-    return {**catalogue(), **kernel_catalogue()}
+    """Return the faults of all parts by id, those of engines first; raises ``InputError`` for an id in two."""
+    found: dict[str, Fault] = {}
+    for part in (catalogue(), kernel_catalogue(), planner_catalogue()):
+        twice = found.keys() & part.keys()
+        if twice:
+            raise InputError(f"two parts of the fault catalogue name {', '.join(sorted(twice))}")
+        found |= part
+    return found
 
 
 def fault(name: str) -> Fault:
-    """Return one fault of either part; raises ``InputError`` for an unknown id."""
+    """Return one fault of any part; raises ``InputError`` for an unknown id."""
     found = every_fault().get(name)
     if found is None:
         raise InputError(f"unknown fault {name!r:.60}; known: {', '.join(every_fault())}")
@@ -130,9 +156,10 @@ def source_of(module: str) -> str:
 
 
 def _fault(entry: dict[str, Any], part: str) -> Fault:
+    mutable = MUTABLE[part]
     module = entry["module"]
-    if not module.startswith(MUTABLE_PACKAGE):
-        raise InputError(f"fault {entry['id']} changes {module}; only {MUTABLE_PACKAGE}* may be changed")
+    if not module.startswith(mutable):
+        raise InputError(f"fault {entry['id']} changes {module}; only {', '.join(mutable)} may be changed")
     return Fault(
         id=entry["id"],
         title=entry["title"],
@@ -144,4 +171,12 @@ def _fault(entry: dict[str, Any], part: str) -> Fault:
         recreates=tuple(public_bug(name) for name in entry["recreates"]),
         mechanism=entry["mechanism"],
         part=part,
+        sought=_sought(entry),
     )
+
+
+def _sought(entry: dict[str, Any]) -> Sought | None:
+    where = entry.get("sought")
+    if where is None:
+        return None
+    return Sought(*(tuple(where.get(name, ())) for name in ("kernels", "profiles", "lengths")))

@@ -25,6 +25,7 @@ from kvcrucible.contract.extras import install_remedy
 from kvcrucible.fuzz.cores import usable_cores
 from kvcrucible.fuzz.faults.catalogue import Fault
 from kvcrucible.fuzz.faults.child import NO_FAULT
+from kvcrucible.fuzz.faults.planner_child import QUESTIONS
 from kvcrucible.fuzz.kernels.backends import TARGETS
 from kvcrucible.fuzz.kernels.run import KernelPlan, run_target, target_of
 from kvcrucible.fuzz.setting import Depth
@@ -39,8 +40,11 @@ CLOCK_FACTOR = 10
 #: Children that run at a time unless told otherwise: each holds a core and, at payload depth, torch.
 DEFAULT_JOBS = 2
 
-#: Examples of each cell of a kernel campaign.
-KERNEL_EXAMPLES = 2
+#: Examples of each cell of a kernel campaign, over all cells and where the catalogue says that a fault shows.
+KERNEL_EXAMPLES, SOUGHT_EXAMPLES = 2, 4
+
+#: What is tried against faults of the capacity planner, which drive neither an engine nor a back-end.
+PLANNER = "planner"
 
 #: Characters of a lost child's last words that are kept.
 _LAST_WORDS = 2_000
@@ -63,8 +67,8 @@ class FaultRun:
     ``seen``: what the first failing example violated, in the order of the report: one step may break several.
     ``invariants``: what the minimal example violates, the same without shrinking; ``expected``: whether the catalogue
     names one of either.  ``examples``, ``steps``: what was tried until a failure was first seen; ``length``: steps of
-    the minimal example, None where nothing was shrunk.  ``depth`` is ``kernels`` for a fault of that part, whose tries
-    are cases of one kernel call and have no steps.  ``digest`` is the fault's own.
+    the minimal example, None where nothing was shrunk.  ``depth`` is ``kernels`` or ``planner`` for a fault of that
+    part, whose tries are cases of one kernel call, or questions, and have no steps.  ``digest`` is the fault's own.
     """
 
     fault: str
@@ -106,7 +110,8 @@ class CampaignOptions:
 class Trial:
     """One campaign to run: against ``fault``, or against the engine as it is where that is None.
 
-    ``target``: the back-end whose kernels are tried by themselves, None for a campaign that drives an engine.
+    ``target``: the back-end whose kernels are tried by themselves, or ``PLANNER``; None for a campaign that drives an
+    engine.
     """
 
     fault: Fault | None
@@ -123,6 +128,7 @@ def trials_of(faults: Sequence[Fault], options: CampaignOptions, seeds: int = 1)
     found = []
     for fault in faults:
         target = target_of(fault).name if fault.part == "kernels" else None
+        target = PLANNER if fault.part == "planner" else target
         found.append(Trial(fault, fault.depth, options, target))
         for index in range(1, seeds):
             quick = replace(options, seed=options.seed + index, shrink=False, out=None)
@@ -158,18 +164,71 @@ def run_trial(trial: Trial) -> FaultRun:
     name = NO_FAULT if trial.fault is None else trial.fault.id
     expects = () if trial.fault is None else trial.fault.expects
     digest = "" if trial.fault is None else trial.fault.digest
-    depth = trial.depth.value if trial.target is None else "kernels"
+    depth = trial.depth.value if trial.target is None else PLANNER if trial.target == PLANNER else "kernels"
     blank = FaultRun(name, depth, trial.options.seed, Verdict.NOT_RUN, digest)
     if trial.depth is Depth.PAYLOAD and find_spec("torch") is None:
         return replace(blank, note=f"payload depth needs torch: {install_remedy('engine')}")
+    if trial.target == PLANNER:
+        return _planner_run(blank, expects, trial.options)
     if trial.target is not None:
-        return _kernel_run(blank, expects, trial.target, trial.options)
+        return _kernel_run(blank, trial, trial.target)
     return _judge(blank, expects, _start(name, trial.depth, trial.options), trial.options.shrink)
 
 
-def _kernel_run(blank: FaultRun, expects: Sequence[str], target: str, options: CampaignOptions) -> FaultRun:
-    """Run a kernel campaign over few cells that hold every pair, in a child of its own, and judge how it ended."""
-    plan = KernelPlan(KERNEL_EXAMPLES, options.seed, options.seconds, pairwise=True, fault=blank.fault)
+def _planner_run(blank: FaultRun, expects: Sequence[str], options: CampaignOptions) -> FaultRun:
+    """Ask the capacity planner in a child of its own, and judge how it ended.
+
+    ``examples`` of the result are the questions before the first wrong answer, ``reproduction`` is the command that was
+    answered wrongly.
+    """
+    command = [sys.executable, "-m", "kvcrucible.fuzz.faults.planner_child", blank.fault]
+    command += ["--seed", str(options.seed), "--questions", str(QUESTIONS)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=CLOCK_FACTOR * options.seconds
+        )
+    except subprocess.TimeoutExpired:
+        return replace(blank, verdict=Verdict.HUNG, note="the child did not end in time")
+    lost = replace(blank, verdict=Verdict.LOST, note=done.stderr.strip()[-_LAST_WORDS:])
+    if done.returncode not in (ExitStatus.HELD, ExitStatus.VIOLATION):
+        return lost
+    try:
+        report = json.loads(done.stdout)
+        failure = report["failure"]
+    except (ValueError, KeyError, TypeError):
+        return lost
+    if failure is None:
+        return replace(blank, verdict=Verdict.SURVIVED)
+    found = tuple(dict.fromkeys(entry["invariant"] for entry in failure["violations"]))
+    return replace(
+        blank,
+        verdict=Verdict.KILLED,
+        seen=found,
+        invariants=found,
+        expected=bool(set(found) & set(expects)),
+        examples=report["asked"] - 1,
+        reproduction=failure["command"],
+    )
+
+
+def _kernel_run(blank: FaultRun, trial: Trial, target: str) -> FaultRun:
+    """Run a kernel campaign in a child of its own and judge how it ended: where the catalogue says that the fault
+    shows, else over few cells that hold every pair.
+    """
+    options, expects = trial.options, () if trial.fault is None else trial.fault.expects
+    sought = None if trial.fault is None else trial.fault.sought
+    if sought is None:
+        plan = KernelPlan(KERNEL_EXAMPLES, options.seed, options.seconds, pairwise=True, fault=blank.fault)
+    else:
+        plan = KernelPlan(
+            SOUGHT_EXAMPLES,
+            options.seed,
+            options.seconds,
+            sought.kernels,
+            sought.profiles,
+            sought.lengths,
+            fault=blank.fault,
+        )
     try:
         report = run_target(TARGETS[target], plan)
     except CrucibleError as error:
