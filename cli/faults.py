@@ -1,4 +1,4 @@
-"""``kvcrucible faults``: plants known bugs into the engine, one at a time, and shows that each is found."""
+"""``kvcrucible faults``: plants known bugs into engine and kernels, one at a time, and shows that each is found."""
 
 from __future__ import annotations
 
@@ -23,16 +23,74 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True, help="Plant known bugs, one at a time, and see that each is found."
     )
     app.add_typer(group, name="faults")
+    _register_readers(group)
+
+    @group.command()
+    def run(
+        faults: list[str] = typer.Argument(None, help="Ids of faults."),
+        everything: bool = typer.Option(False, "--all", help="Run every fault, those of kernels too."),
+        examples: int = typer.Option(300, min=1, help="Examples of each campaign, at least."),
+        steps: int = typer.Option(60, min=1, max=1000, help="Most rules in one example."),
+        seed: int = typer.Option(0, min=0, help="First seed of the campaigns."),
+        seeds: int = typer.Option(
+            1,
+            min=1,
+            max=100,
+            help="Campaigns of each fault, each with the next seed; the first alone shrinks.",
+        ),
+        shrink: bool = typer.Option(True, help="Make the first failing example of each fault minimal."),
+        jobs: int = typer.Option(2, min=1, help="Campaigns at a time; never more than there are cores."),
+        unchanged: bool = typer.Option(True, help="Run the engine as it is too: it has to survive."),
+        out: Path = typer.Option(
+            Path("results/faults"), help="Folder for the results (runs.json) and the reproductions."
+        ),
+        json_output: bool = typer.Option(False, "--json", help="Print as JSON."),
+    ) -> None:
+        """Run a campaign against each fault in a child process; status 1 where one survives.
+
+        The same campaigns run on the engine as it is, where they must find nothing: a judge that condemns everybody
+        would find every fault. OUT/runs.json keeps all of it for `coverage` and `matrix`.
+        """
+        from kvcrucible.cli.faults_tables import print_matrix, print_runs, print_unchanged
+        from kvcrucible.fuzz.faults.catalogue import every_fault
+        from kvcrucible.fuzz.faults.catalogue import fault as find
+        from kvcrucible.fuzz.faults.results import results_to_plain, write_results
+        from kvcrucible.fuzz.faults.run import CampaignOptions, totals, trials_of, unchanged_trials
+
+        if bool(faults) == everything:
+            raise InputError("name faults, or give --all; `kvcrucible faults list` shows their ids")
+        chosen = list(every_fault().values()) if everything else [find(name) for name in faults]
+        require_writable(out)
+        options = CampaignOptions(examples, steps, seed, out, shrink=shrink)
+        trials = trials_of(chosen, options, seeds)
+        controls = unchanged_trials(chosen, options) if unchanged else []
+        runs = _run_with_progress([*trials, *controls], jobs)
+        done, held = runs[: len(trials)], runs[len(trials) :]
+        plain = results_to_plain(done, held, options, seeds)
+        write_results(out / "runs.json", plain)
+        if json_output:
+            print_json(plain)
+        else:
+            print_runs(done, totals(done))
+            if len(chosen) > 1:
+                print_matrix(done)
+            print_unchanged(held)
+        raise typer.Exit(status_of(done, held))
+
+
+def _register_readers(group: typer.Typer) -> None:
+    """Add the commands that run nothing."""
 
     @group.command("list")
     def list_faults(json_output: bool = typer.Option(False, "--json", help="Print as JSON.")) -> None:
         """List the planted faults."""
-        from kvcrucible.fuzz.faults.catalogue import catalogue
+        from kvcrucible.cli.faults_tables import print_list
+        from kvcrucible.fuzz.faults.catalogue import every_fault
 
         if json_output:
-            print_json([_fault_to_plain(fault) for fault in catalogue().values()])
+            print_json([_fault_to_plain(fault) for fault in every_fault().values()])
         else:
-            _print_list(list(catalogue().values()))
+            print_list(list(every_fault().values()))
 
     @group.command()
     def show(
@@ -49,50 +107,46 @@ def register(app: typer.Typer) -> None:
             _print_fault(found)
 
     @group.command()
-    def run(
-        faults: list[str] = typer.Argument(None, help="Ids of faults."),
-        everything: bool = typer.Option(False, "--all", help="Run every fault."),
-        examples: int = typer.Option(300, min=1, help="Examples of each campaign, at least."),
-        steps: int = typer.Option(60, min=1, max=1000, help="Most rules in one example."),
-        seed: int = typer.Option(0, min=0, help="First seed of the campaigns."),
-        seeds: int = typer.Option(
-            1, min=1, max=100, help="Campaigns of each fault, each with the next seed."
-        ),
-        jobs: int = typer.Option(2, min=1, help="Campaigns at a time; never more than there are cores."),
-        unchanged: bool = typer.Option(True, help="Run the engine as it is too: it has to survive."),
-        out: Path = typer.Option(Path("results/faults"), help="Folder for the reproductions."),
+    def coverage(
+        results: list[Path] = typer.Option([], help="Kept results, a runs.json of `faults run`; repeatable."),
         json_output: bool = typer.Option(False, "--json", help="Print as JSON."),
     ) -> None:
-        """Run a campaign against each fault in a child process; status 1 where one survives.
+        """List the public bugs: caught, missed, open, or not expressible; without results nothing is said to be caught.
 
-        The same campaigns run on the engine as it is, where they must find nothing: a judge that condemns everybody
-        would find every fault.
+        Recall is over all that are expressible, open ones included. Status 1 where one was missed.
         """
-        from kvcrucible.fuzz.faults.catalogue import catalogue
-        from kvcrucible.fuzz.faults.catalogue import fault as find
-        from kvcrucible.fuzz.faults.run import CampaignOptions, totals, trials_of, unchanged_trials
+        from kvcrucible.cli.faults_tables import print_coverage
+        from kvcrucible.fuzz.faults.coverage import Standing, coverage_to_plain
+        from kvcrucible.fuzz.faults.coverage import coverage as cover
+        from kvcrucible.fuzz.faults.results import read_results
 
-        if bool(faults) == everything:
-            raise InputError("name faults, or give --all; `kvcrucible faults list` shows their ids")
-        chosen = list(catalogue().values()) if everything else [find(name) for name in faults]
-        require_writable(out)
-        options = CampaignOptions(examples, steps, seed, out)
-        trials = trials_of(chosen, options, seeds)
-        controls = unchanged_trials(chosen, options) if unchanged else []
-        runs = _run_with_progress([*trials, *controls], jobs)
-        done, held = runs[: len(trials)], runs[len(trials) :]
+        kept = [read_results(path) for path in results]
+        found = cover([run for one in kept for run in one.runs])
+        plain = coverage_to_plain(found, [one.commit for one in kept])
         if json_output:
-            plain = {
-                "format": "kvcrucible.fault-runs/1",
-                **totals(done),
-                "runs": [asdict(one) for one in done],
-                "unchanged": [asdict(one) for one in held],
-            }
             print_json(plain)
         else:
-            _print_runs(done, totals(done))
-            _print_unchanged(held)
-        raise typer.Exit(status_of(done, held))
+            print_coverage(found, plain)
+        missed = any(one.standing is Standing.MISSED for one in found)
+        raise typer.Exit(ExitStatus.VIOLATION if missed else ExitStatus.HELD)
+
+    @group.command()
+    def matrix(
+        results: Path = typer.Argument(help="Kept results: a runs.json of `faults run`."),
+        json_output: bool = typer.Option(False, "--json", help="Print as JSON."),
+    ) -> None:
+        """Show which invariants told which fault in kept results: first, alone, and how soon."""
+        from kvcrucible.cli.faults_tables import print_matrix
+        from kvcrucible.fuzz.faults.catalogue import every_fault
+        from kvcrucible.fuzz.faults.matrix import fault_rows, invariant_rows, matrix_to_plain
+        from kvcrucible.fuzz.faults.results import read_results
+
+        runs = read_results(results).runs
+        if json_output:
+            rows = fault_rows(runs)
+            print_json(matrix_to_plain(rows, invariant_rows(rows, every_fault().values())))
+        else:
+            print_matrix(list(runs))
 
 
 def require_writable(out: Path) -> None:
@@ -129,70 +183,19 @@ def status_of(done: list[FaultRun], unchanged: list[FaultRun]) -> ExitStatus:
 
 
 def _fault_to_plain(fault: Fault) -> dict[str, Any]:
-    return {**asdict(fault), "depth": fault.depth.value}
-
-
-def _print_list(faults: list[Fault]) -> None:
-    from kvcrucible.cli.tables import Table
-
-    table = Table("fault", "depth", "told by", "re-creates", title=f"{len(faults)} faults", show_lines=True)
-    for fault in faults:
-        # One id a line: they are there to be copied.
-        recreates = "\n".join(bug.id for bug in fault.recreates) or "–"
-        named = f"[bold]{safe(fault.id)}[/bold]\n{safe(fault.title)}"
-        table.add_row(named, fault.depth.value, "\n".join(fault.expects), recreates)
-    console().print(table)
+    recreates = [{"id": bug.id, "url": bug.url} for bug in fault.recreates]
+    return {**asdict(fault), "depth": fault.depth.value, "recreates": recreates, "digest": fault.digest}
 
 
 def _print_fault(fault: Fault) -> None:
     screen = console()
     screen.print(f"[bold]{safe(fault.id)}[/bold]: {safe(fault.title)}")
     screen.print(safe(fault.mechanism))
-    screen.print(f"seen at depth {fault.depth.value}; told by {', '.join(fault.expects)}")
+    seen = f"seen at depth {fault.depth.value}" if fault.part == "engine" else "seen by kernel campaigns"
+    screen.print(f"{seen}; told by {', '.join(fault.expects)}")
     for bug in fault.recreates:
         screen.print(f"re-creates {safe(bug.id)} {safe(bug.url)}")
     screen.print(f"in {safe(fault.module)}, replaces")
     screen.print(safe(fault.anchor), end="")
     screen.print("with" if fault.replacement else "with nothing")
     screen.print(safe(fault.replacement), end="")
-
-
-def _print_runs(done: list[FaultRun], sums: dict[str, Any]) -> None:
-    from kvcrucible.cli.tables import Table
-
-    screen = console()
-    table = Table("fault", "verdict", title="faults")
-    for heading in ("tries", "steps", "minimal"):
-        table.add_column(heading, justify="right")
-    for one in done:
-        numbers = [
-            "" if number is None else f"{number:,}" for number in (one.examples, one.steps, one.length)
-        ]
-        told = (
-            f"{one.verdict.value} by {', '.join(one.invariants[:2])}" if one.invariants else one.verdict.value
-        )
-        table.add_row(safe(one.fault), safe(told), *numbers)
-    screen.print(table)
-    for one in done:
-        if one.note:
-            screen.print(f"{safe(one.fault)}: {safe(one.note)}")
-        if one.invariants and not one.expected:
-            screen.print(f"{safe(one.fault)}: told by none of the invariants that the catalogue names")
-    figures = ""
-    if sums["killed"]:
-        figures = (
-            f"; median examples to detection {sums['median_examples']:g}, "
-            f"median minimal length {sums['median_length']:g}, longest {sums['longest']}"
-        )
-    screen.print(f"[bold]killed {sums['killed']} of {sums['faults']}[/bold]{figures}")
-
-
-def _print_unchanged(held: list[FaultRun]) -> None:
-    screen = console()
-    for one in held:
-        screen.print(f"the engine as it is, {one.depth} depth: {one.verdict.value} {safe(one.note)}".rstrip())
-        if one.invariants:
-            told = safe(", ".join(one.invariants))
-            screen.print(
-                f"[bold]the kills above prove nothing[/bold]: nothing was planted, yet it is told by {told}"
-            )

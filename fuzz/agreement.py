@@ -128,8 +128,10 @@ def _differ(invariant: str, what: str, found: object, due: object) -> list[Viola
 def _replicas(model: AccountingModel, snapshot: Snapshot) -> Iterator[Violation]:
     known = {*model.sequences(), *model.continuations()}
     for (owner, pool), space in sorted(snapshot.spaces.items()):
-        # Whom the model does not know, or the engine lists nowhere, is told elsewhere.
+        # Whom the model does not know, or the engine lists nowhere, is told elsewhere; so is a page that has ended.
         if owner not in known or owner not in (snapshot.sequences.keys() | snapshot.continuations.keys()):
+            continue
+        if not snapshot.pages.keys() >= set(space.pages):
             continue
         pages = [snapshot.pages[page] for page in space.pages]
         what = f"sequence {owner}, pool {pool}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -56,6 +56,7 @@ class Plan:
     ``backends``: what settings have beside Main; None stands for no other pool.  ``profiles``: storage profiles of
     settings.  ``hosts``: whether settings have a Host tier.  Of each, what the engine cannot have is left out.
     ``capacity_at``: pages that every pool has beyond those of one longest sequence; empty for pools of any size.
+    ``shrink``: whether a failing example is made small, which takes most of the time of a campaign that finds one.
     """
 
     engine: str = "paged"
@@ -69,13 +70,15 @@ class Plan:
     profiles: tuple[str, ...] = tuple(PROFILES)
     hosts: tuple[bool, ...] = (False, True)
     capacity_at: tuple[int, ...] = ()
+    shrink: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A minimal failing example.
+    """A minimal failing example, or the first that was seen where the plan does not shrink.
 
-    ``examples_before``, ``steps_before``: how much had been tried when a failure was first seen, before shrinking.
+    ``examples_before``, ``steps_before``: how much had been tried when a failure was first seen, before shrinking, and
+    ``first_seen`` what that one violated: what is minimal may violate less.
     """
 
     setting: Setting
@@ -83,6 +86,7 @@ class Failure:
     violations: tuple[Violation, ...]
     examples_before: int = 0
     steps_before: int = 0
+    first_seen: tuple[Violation, ...] = ()
 
 
 @dataclass(slots=True)
@@ -241,9 +245,11 @@ def _run_batch(
         settings = settings.filter(lambda setting: suits(setting, sought))
     machine = machine_class(settings, report.capabilities, report.tally, recorder, journeys_toward(sought))
     database = None if plan.database is None else DirectoryBasedExampleDatabase(plan.database)
-    phases = (
-        [Phase.generate, Phase.shrink] if database is None else [Phase.reuse, Phase.generate, Phase.shrink]
-    )
+    phases = [
+        *([] if database is None else [Phase.reuse]),
+        Phase.generate,
+        *([Phase.shrink] if plan.shrink else []),
+    ]
     limits = hypothesis.settings(
         max_examples=examples,
         stateful_step_count=plan.steps,
@@ -269,13 +275,15 @@ def _run_batch(
 
 def _failure(plan: Plan, recorder: Recorder, found: InvariantViolated) -> Failure:
     assert recorder.first is not None
+    if not plan.shrink:
+        return _first(recorder.first, recorder.first.violations)
     # Hypothesis runs the minimal example last, so the recorder holds just that one; an engine that is wrong before its
     # first step leaves none.
     example = recorder.current
     setting = recorder.first.setting if example is None else example.setting
     log = () if example is None else tuple(example.log)
     steps, violations = minimise(setting, log, found.violations)
-    return Failure(setting, steps, violations, recorder.first.examples, recorder.first.steps_before)
+    return replace(_first(recorder.first, violations), setting=setting, steps=steps)
 
 
 def _unstable(recorder: Recorder, first: FirstFailure) -> Failure:
@@ -283,7 +291,11 @@ def _unstable(recorder: Recorder, first: FirstFailure) -> Failure:
         NOT_REPRODUCED,
         "the same steps did not fail again: the engine is not deterministic; nothing was shrunk",
     )
-    return Failure(first.setting, first.log, (*first.violations, note), first.examples, first.steps_before)
+    return _first(first, (*first.violations, note))
+
+
+def _first(first: FirstFailure, violations: tuple[Violation, ...]) -> Failure:
+    return Failure(first.setting, first.log, violations, first.examples, first.steps_before, first.violations)
 
 
 def _use_one_thread() -> None:

@@ -86,7 +86,8 @@ class MediaRules(BackfillRules):
         start, length, token_type, media = one.start, one.length, one.token_type, one.media
         match variation:
             case "digest":
-                return (TokenSpan(start, length, token_type, "b"),)
+                # It begins as the first one does: what keeps a part of a digest takes the two for one.
+                return (TokenSpan(start, length, token_type, media + "b"),)
             case "type":
                 return (TokenSpan(start, length, "video", media),)
             case "shifted" if length > 1:

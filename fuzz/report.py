@@ -51,6 +51,10 @@ def failure_to_plain(failure: Failure, reproduction: Path | str | None) -> dict[
         "violations": [
             {"invariant": found.invariant, "message": found.message} for found in failure.violations
         ],
-        "first_seen": {"examples": failure.examples_before, "steps": failure.steps_before},
+        "first_seen": {
+            "examples": failure.examples_before,
+            "steps": failure.steps_before,
+            "invariants": list(dict.fromkeys(found.invariant for found in failure.first_seen)),
+        },
         "reproduction": None if reproduction is None else str(reproduction),
     }

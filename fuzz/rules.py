@@ -285,16 +285,21 @@ class Rules(Driver):
         prefill=st.booleans(),
         twice=st.booleans(),
         backend=st.sampled_from((None, None, None, 0, -1, 1)),
+        beyond=st.booleans(),
     )
     def begin_odd_unit(
-        self, pick: int, other: int, size: int, prefill: bool, twice: bool, backend: int | None
+        self, pick: int, other: int, size: int, prefill: bool, twice: bool, backend: int | None, beyond: bool
     ) -> None:
         """Works without regard to what is legal: wrong kind, too long, empty, in flight, named twice, with a backend
-        that is not there or would run ahead.
+        that is not there or would run ahead.  ``beyond``: of an active sequence one position more than it has left.
         """
         first, second = self.held(pick), self.held(other)
         if first is None or second is None:
             return
+        model = self.lock.model
+        if beyond and model.state(first) in ACTIVE:
+            left = model.prompt_left(first)
+            prefill, size = left > 0, 1 + (left or model.limit(first) - model.frontier(first))
         tokens = run(1, 3, max(size, 0))
         ahead = None if backend is None else max(size, 0) + backend
         works: list[Work] = [Prefill(first, size, ahead) if prefill else Append(first, tokens, backend)]

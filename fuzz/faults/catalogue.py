@@ -6,8 +6,10 @@ Product code carries no switches: a fault is applied by an overlay in a child pr
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from importlib import resources
 from importlib.resources.abc import Traversable
 from importlib.util import find_spec
@@ -16,28 +18,38 @@ from typing import Any
 import yaml
 
 from kvcrucible.contract.errors import InputError
+from kvcrucible.fuzz.faults.bugs import PublicBug, public_bug
 from kvcrucible.fuzz.setting import Depth
 
 #: Name and version of the catalogue's form.
 FORMAT = "kvcrucible.faults/1"
 
-#: Only modules under this name are changed: faults are the engine's, never the judge's.
-MUTABLE_PACKAGE = "kvcrucible.engine."
+#: What modules of each part of the catalogue begin with: faults are the product's, never the judge's.
+MUTABLE: dict[str, tuple[str, ...]] = {
+    "engine": ("kvcrucible.engine.",),
+    "kernels": ("kvcrucible.engine.",),
+    "planner": ("kvcrucible.perf.planner", "kvcrucible.cli.plan"),
+}
 
 
 @dataclass(frozen=True, slots=True)
-class PublicBug:
-    """A bug of another engine with the same mechanism: its id in the catalogue of public bugs, and its thread."""
+class Sought:
+    """Kernels, storage profiles and classes of lengths in which a kernel campaign finds a fault within seconds: some of
+    those that it spoils.  No lengths means all.
+    """
 
-    id: str
-    url: str
+    kernels: tuple[str, ...]
+    profiles: tuple[str, ...]
+    lengths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One planted fault.
 
-    ``depth`` is the lowest at which it can be seen, ``expects`` names the invariants that may tell it.
+    ``depth`` is the lowest at which it can be seen, ``expects`` names the invariants that may tell it.  ``part`` is the
+    folder of the catalogue that holds it, one of ``MUTABLE``.  ``sought``: where a kernel campaign looks for it; None
+    for faults of other parts.
     """
 
     id: str
@@ -49,6 +61,14 @@ class Fault:
     expects: tuple[str, ...]
     recreates: tuple[PublicBug, ...]
     mechanism: str
+    part: str = "engine"
+    sought: Sought | None = None
+
+    @property
+    def digest(self) -> str:
+        """What identifies the change itself: a kept result counts for a fault only as long as this is the same."""
+        change = [self.module, self.anchor, self.replacement, self.depth.value]
+        return sha256(json.dumps(change).encode()).hexdigest()[:16]
 
     def apply_to(self, source: str) -> str:
         """Return the module's source with the fault in it; raises ``InputError`` unless the anchor is there once."""
@@ -73,8 +93,14 @@ def kernel_catalogue() -> dict[str, Fault]:
     return _load("kernels")
 
 
+@cache
+def planner_catalogue() -> dict[str, Fault]:
+    """Return the faults of the capacity planner, which its own judge must find (:mod:`.planner_child`)."""
+    return _load("planner")
+
+
 def catalogue_files(folder: str) -> list[Traversable]:
-    """Return the files of one part of the catalogue, ``engine`` or ``kernels``, by name."""
+    """Return the files of one part of the catalogue, one of ``MUTABLE``, by name."""
     beside = resources.files("kvcrucible.fuzz.faults").joinpath(folder)
     return sorted(
         (file for file in beside.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name
@@ -90,7 +116,7 @@ def _load(folder: str) -> dict[str, Fault]:
                 f"{file.name} of the fault catalogue is {plain.get('format')!r}, expected {FORMAT!r}"
             )
         for entry in plain["faults"]:
-            planted = _fault(entry)
+            planted = _fault(entry, folder)
             if planted.id in found:
                 raise InputError(
                     f"{file.name} of the fault catalogue names {planted.id}, as another entry does"
@@ -99,11 +125,23 @@ def _load(folder: str) -> dict[str, Fault]:
     return found
 
 
+@cache
+def every_fault() -> dict[str, Fault]:
+    """Return the faults of all parts by id, those of engines first; raises ``InputError`` for an id in two."""
+    found: dict[str, Fault] = {}
+    for part in (catalogue(), kernel_catalogue(), planner_catalogue()):
+        twice = found.keys() & part.keys()
+        if twice:
+            raise InputError(f"two parts of the fault catalogue name {', '.join(sorted(twice))}")
+        found |= part
+    return found
+
+
 def fault(name: str) -> Fault:
-    """Return one fault; raises ``InputError`` for an unknown id."""
-    found = catalogue().get(name)
+    """Return one fault of any part; raises ``InputError`` for an unknown id."""
+    found = every_fault().get(name)
     if found is None:
-        raise InputError(f"unknown fault {name!r:.60}; known: {', '.join(catalogue())}")
+        raise InputError(f"unknown fault {name!r:.60}; known: {', '.join(every_fault())}")
     return found
 
 
@@ -117,10 +155,11 @@ def source_of(module: str) -> str:
     return str(source)
 
 
-def _fault(entry: dict[str, Any]) -> Fault:
+def _fault(entry: dict[str, Any], part: str) -> Fault:
+    mutable = MUTABLE[part]
     module = entry["module"]
-    if not module.startswith(MUTABLE_PACKAGE):
-        raise InputError(f"fault {entry['id']} changes {module}; only {MUTABLE_PACKAGE}* may be changed")
+    if not module.startswith(mutable):
+        raise InputError(f"fault {entry['id']} changes {module}; only {', '.join(mutable)} may be changed")
     return Fault(
         id=entry["id"],
         title=entry["title"],
@@ -129,6 +168,15 @@ def _fault(entry: dict[str, Any]) -> Fault:
         replacement=entry["replacement"],
         depth=Depth(entry["depth"]),
         expects=tuple(entry["expects"]),
-        recreates=tuple(PublicBug(bug["id"], bug["url"]) for bug in entry["recreates"]),
+        recreates=tuple(public_bug(name) for name in entry["recreates"]),
         mechanism=entry["mechanism"],
+        part=part,
+        sought=_sought(entry),
     )
+
+
+def _sought(entry: dict[str, Any]) -> Sought | None:
+    where = entry.get("sought")
+    if where is None:
+        return None
+    return Sought(*(tuple(where.get(name, ())) for name in ("kernels", "profiles", "lengths")))

@@ -52,6 +52,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--raw", type=int, default=None, help="so many seeds of the raw loop, from --seed on")
     parser.add_argument("--out", type=Path, default=None, help="folder for the reproduction")
+    parser.add_argument("--no-shrink", action="store_true", help="leave what fails as it was first seen")
     parser.add_argument("--processor-seconds", type=int, default=None, help="end by SIGXCPU after so many")
     parser.add_argument(
         "--reproduction", type=Path, default=None, help="run this file's test instead of a campaign"
@@ -68,7 +69,17 @@ def _campaign(options: argparse.Namespace) -> ExitStatus:
     keep_out_of_the_working_folder()
     depths = tuple(Depth(depth) for depth in options.depth) or default_depths()
     backends = (None, *BACKENDS) if options.backend is None else (options.backend,)
-    report = run(Plan("paged", depths, options.examples, options.steps, options.seed, backends=backends))
+    report = run(
+        Plan(
+            "paged",
+            depths,
+            options.examples,
+            options.steps,
+            options.seed,
+            backends=backends,
+            shrink=not options.no_shrink,
+        )
+    )
     path = None
     if report.failure is not None and options.out is not None:
         path = write(options.out, report.failure.setting, report.failure.steps, report.failure.violations)

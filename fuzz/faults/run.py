@@ -20,11 +20,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from kvcrucible.contract.errors import ExitStatus
+from kvcrucible.contract.errors import CrucibleError, ExitStatus
 from kvcrucible.contract.extras import install_remedy
 from kvcrucible.fuzz.cores import usable_cores
 from kvcrucible.fuzz.faults.catalogue import Fault
 from kvcrucible.fuzz.faults.child import NO_FAULT
+from kvcrucible.fuzz.faults.planner_child import QUESTIONS
+from kvcrucible.fuzz.kernels.backends import TARGETS
+from kvcrucible.fuzz.kernels.run import KernelPlan, run_target, target_of
 from kvcrucible.fuzz.setting import Depth
 
 #: Seconds of processor time after which a child counts as hung, however busy the machine is; a campaign of the default
@@ -36,6 +39,12 @@ CLOCK_FACTOR = 10
 
 #: Children that run at a time unless told otherwise: each holds a core and, at payload depth, torch.
 DEFAULT_JOBS = 2
+
+#: Examples of each cell of a kernel campaign, over all cells and where the catalogue says that a fault shows.
+KERNEL_EXAMPLES, SOUGHT_EXAMPLES = 2, 4
+
+#: What is tried against faults of the capacity planner, which drive neither an engine nor a back-end.
+PLANNER = "planner"
 
 #: Characters of a lost child's last words that are kept.
 _LAST_WORDS = 2_000
@@ -55,14 +64,19 @@ class Verdict(StrEnum):
 class FaultRun:
     """One fault under one campaign; ``NO_FAULT`` names the engine as it is.
 
-    ``invariants``: what the minimal example violates, in order; ``expected``: whether the catalogue names one of them.
-    ``examples``, ``steps``: what was tried until a failure was first seen; ``length``: steps of the minimal example.
+    ``seen``: what the first failing example violated, in the order of the report: one step may break several.
+    ``invariants``: what the minimal example violates, the same without shrinking; ``expected``: whether the catalogue
+    names one of either.  ``examples``, ``steps``: what was tried until a failure was first seen; ``length``: steps of
+    the minimal example, None where nothing was shrunk.  ``depth`` is ``kernels`` or ``planner`` for a fault of that
+    part, whose tries are cases of one kernel call, or questions, and have no steps.  ``digest`` is the fault's own.
     """
 
     fault: str
     depth: str
     seed: int
     verdict: Verdict
+    digest: str = ""
+    seen: tuple[str, ...] = ()
     invariants: tuple[str, ...] = ()
     expected: bool = False
     examples: int | None = None
@@ -71,42 +85,63 @@ class FaultRun:
     reproduction: str | None = None
     note: str = ""
 
+    @property
+    def fired(self) -> tuple[str, ...]:
+        """Every invariant that was reported, the first one first."""
+        return tuple(dict.fromkeys((*self.seen, *self.invariants)))
+
 
 @dataclass(frozen=True, slots=True)
 class CampaignOptions:
-    """How each child's campaign runs; ``seconds`` of processor time: after which it counts as hung."""
+    """How each child's campaign runs; ``seconds`` of processor time: after which it counts as hung.
+
+    ``shrink``: whether what fails is made minimal, which takes most of the time of a campaign that finds a fault.
+    """
 
     examples: int = 300
     steps: int = 60
     seed: int = 0
     out: Path | None = None
     seconds: float = CHILD_SECONDS
+    shrink: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One campaign to run: against ``fault``, or against the engine as it is where that is None."""
+    """One campaign to run: against ``fault``, or against the engine as it is where that is None.
+
+    ``target``: the back-end whose kernels are tried by themselves, or ``PLANNER``; None for a campaign that drives an
+    engine.
+    """
 
     fault: Fault | None
     depth: Depth
     options: CampaignOptions
+    target: str | None = None
 
 
 def trials_of(faults: Sequence[Fault], options: CampaignOptions, seeds: int = 1) -> list[Trial]:
-    """Return a trial for each fault, at the depth that the catalogue names, under each of ``seeds`` seeds in turn."""
-    return [
-        Trial(fault, fault.depth, replace(options, seed=options.seed + index))
-        for fault in faults
-        for index in range(seeds)
-    ]
+    """Return a trial for each fault, at the depth that the catalogue names, under each of ``seeds`` seeds in turn.
+
+    Only the first of them shrinks what it finds and writes it down: the others say what fires, and how soon.
+    """
+    found = []
+    for fault in faults:
+        target = target_of(fault).name if fault.part == "kernels" else None
+        target = PLANNER if fault.part == "planner" else target
+        found.append(Trial(fault, fault.depth, options, target))
+        for index in range(1, seeds):
+            quick = replace(options, seed=options.seed + index, shrink=False, out=None)
+            found.append(Trial(fault, fault.depth, quick, target))
+    return found
 
 
 def unchanged_trials(faults: Sequence[Fault], options: CampaignOptions) -> list[Trial]:
-    """Return the same campaigns, once for each depth, on the engine as it is, where they must find nothing: a judge
-    that condemns everybody would find every fault.
+    """Return the same campaigns, once for each depth and kernel back-end, on the engine as it is, where they must find
+    nothing: a judge that condemns everybody would find every fault.
     """
-    depths = dict.fromkeys(fault.depth for fault in faults)
-    return [Trial(None, depth, options) for depth in depths]
+    kinds = dict.fromkeys((trial.depth, trial.target) for trial in trials_of(faults, options))
+    return [Trial(None, depth, options, target) for depth, target in kinds]
 
 
 def run_trials(
@@ -128,21 +163,101 @@ def run_trial(trial: Trial) -> FaultRun:
     """Run one campaign in a child process and judge how the child ended."""
     name = NO_FAULT if trial.fault is None else trial.fault.id
     expects = () if trial.fault is None else trial.fault.expects
-    blank = FaultRun(name, trial.depth.value, trial.options.seed, Verdict.NOT_RUN)
+    digest = "" if trial.fault is None else trial.fault.digest
+    depth = trial.depth.value if trial.target is None else PLANNER if trial.target == PLANNER else "kernels"
+    blank = FaultRun(name, depth, trial.options.seed, Verdict.NOT_RUN, digest)
     if trial.depth is Depth.PAYLOAD and find_spec("torch") is None:
         return replace(blank, note=f"payload depth needs torch: {install_remedy('engine')}")
-    return _judge(blank, expects, _start(name, trial.depth, trial.options))
+    if trial.target == PLANNER:
+        return _planner_run(blank, expects, trial.options)
+    if trial.target is not None:
+        return _kernel_run(blank, trial, trial.target)
+    return _judge(blank, expects, _start(name, trial.depth, trial.options), trial.options.shrink)
+
+
+def _planner_run(blank: FaultRun, expects: Sequence[str], options: CampaignOptions) -> FaultRun:
+    """Ask the capacity planner in a child of its own, and judge how it ended.
+
+    ``examples`` of the result are the questions before the first wrong answer, ``reproduction`` is the command that was
+    answered wrongly.
+    """
+    command = [sys.executable, "-m", "kvcrucible.fuzz.faults.planner_child", blank.fault]
+    command += ["--seed", str(options.seed), "--questions", str(QUESTIONS)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=CLOCK_FACTOR * options.seconds
+        )
+    except subprocess.TimeoutExpired:
+        return replace(blank, verdict=Verdict.HUNG, note="the child did not end in time")
+    lost = replace(blank, verdict=Verdict.LOST, note=done.stderr.strip()[-_LAST_WORDS:])
+    if done.returncode not in (ExitStatus.HELD, ExitStatus.VIOLATION):
+        return lost
+    try:
+        report = json.loads(done.stdout)
+        failure = report["failure"]
+    except (ValueError, KeyError, TypeError):
+        return lost
+    if failure is None:
+        return replace(blank, verdict=Verdict.SURVIVED)
+    found = tuple(dict.fromkeys(entry["invariant"] for entry in failure["violations"]))
+    return replace(
+        blank,
+        verdict=Verdict.KILLED,
+        seen=found,
+        invariants=found,
+        expected=bool(set(found) & set(expects)),
+        examples=report["asked"] - 1,
+        reproduction=failure["command"],
+    )
+
+
+def _kernel_run(blank: FaultRun, trial: Trial, target: str) -> FaultRun:
+    """Run a kernel campaign in a child of its own and judge how it ended: where the catalogue says that the fault
+    shows, else over few cells that hold every pair.
+    """
+    options, expects = trial.options, () if trial.fault is None else trial.fault.expects
+    sought = None if trial.fault is None else trial.fault.sought
+    if sought is None:
+        plan = KernelPlan(KERNEL_EXAMPLES, options.seed, options.seconds, pairwise=True, fault=blank.fault)
+    else:
+        plan = KernelPlan(
+            SOUGHT_EXAMPLES,
+            options.seed,
+            options.seconds,
+            sought.kernels,
+            sought.profiles,
+            sought.lengths,
+            fault=blank.fault,
+        )
+    try:
+        report = run_target(TARGETS[target], plan)
+    except CrucibleError as error:
+        return replace(blank, verdict=Verdict.LOST, note=str(error)[-_LAST_WORDS:])
+    failure = report["failure"]
+    if failure is not None:
+        found = tuple(dict.fromkeys(entry["invariant"] for entry in failure["violations"]))
+        known = bool(set(found) & set(expects))
+        return replace(blank, verdict=Verdict.KILLED, seen=found, invariants=found, expected=known,
+                       examples=report["examples"])  # fmt: skip
+    if report["not_run"] is not None:
+        return replace(blank, note=report["not_run"])
+    if report["cut_short"]:
+        return replace(blank, verdict=Verdict.HUNG, note=f"not through after {options.seconds:g} s")
+    return replace(blank, verdict=Verdict.SURVIVED)
 
 
 def totals(runs: Sequence[FaultRun]) -> dict[str, Any]:
-    """Return killed, total and the medians over the killed."""
+    """Return campaigns, how many of them killed, and the medians over those; None where nothing has the figure."""
     killed = [run for run in runs if run.verdict is Verdict.KILLED]
+    figures = {
+        name: [value for run in killed if (value := getattr(run, name)) is not None]
+        for name in ("examples", "steps", "length")
+    }
     return {
-        "faults": len(runs),
+        "runs": len(runs),
         "killed": len(killed),
-        "median_examples": median(run.examples or 0 for run in killed) if killed else None,
-        "median_length": median(run.length or 0 for run in killed) if killed else None,
-        "longest": max((run.length or 0 for run in killed), default=None),
+        **{f"median_{name}": median(values) if values else None for name, values in figures.items()},
+        "longest": max(figures["length"], default=None),
     }
 
 
@@ -158,6 +273,8 @@ def _start(name: str, depth: Depth, options: CampaignOptions) -> subprocess.Comp
     ]
     if options.out is not None:
         command += ["--out", str(options.out)]
+    if not options.shrink:
+        command.append("--no-shrink")
     command += ["--processor-seconds", str(math.ceil(options.seconds))]
     try:
         done = subprocess.run(
@@ -169,7 +286,7 @@ def _start(name: str, depth: Depth, options: CampaignOptions) -> subprocess.Comp
 
 
 def _judge(
-    blank: FaultRun, expects: Sequence[str], done: subprocess.CompletedProcess[str] | None
+    blank: FaultRun, expects: Sequence[str], done: subprocess.CompletedProcess[str] | None, shrunk: bool
 ) -> FaultRun:
     if done is None:
         return replace(blank, verdict=Verdict.HUNG, note="the child did not end in time")
@@ -184,13 +301,15 @@ def _judge(
     if failure is None:
         return replace(blank, verdict=Verdict.SURVIVED)
     invariants = tuple(dict.fromkeys(found["invariant"] for found in failure["violations"]))
+    seen = tuple(failure["first_seen"]["invariants"])
     return replace(
         blank,
         verdict=Verdict.KILLED,
+        seen=seen,
         invariants=invariants,
-        expected=bool(set(invariants) & set(expects)),
+        expected=bool({*invariants, *seen} & set(expects)),
         examples=failure["first_seen"]["examples"],
         steps=failure["first_seen"]["steps"],
-        length=len(failure["steps"]),
+        length=len(failure["steps"]) if shrunk else None,
         reproduction=failure["reproduction"],
     )

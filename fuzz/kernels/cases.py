@@ -23,10 +23,13 @@ HEAD_DIMS: dict[str, tuple[int, ...]] = {
 }
 
 #: Pages mostly as the engine has them; the shrinker goes to the first.
-PAGE_SIZES = (64, 16, 32, 128)
+PAGE_SIZES = (64, 16, 32, 128, 256)
 
 #: Most queries of one entry: enough for two blocks of lines on every back-end, few enough for the oracle.
 MOST_QUERIES = 40
+
+#: Queries of one entry that fit one block of lines with most groups.
+FEW_QUERIES = 6
 
 #: What free pages and stale columns hold.
 POISONS = ("nan", "large")
@@ -87,7 +90,8 @@ def case_from_json(text: str) -> Case:
 def cases(draw: st.DrawFn, cell: Cell) -> Case:
     """Draw a case of ``cell``; the simplest is one row, whole where it is appended, over two KV heads."""
     near = sorted({length for lengths in BOUNDARIES.values() for length in lengths})
-    others = draw(st.lists(st.sampled_from(near), max_size=2))
+    # An empty row has a way of its own through every kernel, so a third of the others are empty.
+    others = draw(st.lists(st.sampled_from((*(0,) * (len(near) // 2), *near)), max_size=3))
     lengths = (draw(st.sampled_from(lengths_of(cell.length))), *others)
     return Case(
         cell,
@@ -112,7 +116,9 @@ def _queries(kernel: str, length: int) -> st.SearchStrategy[int]:
     if kernel == "prefill":
         # A row of context 0 is padding: it may have any number of queries.
         most = min(length or 3, MOST_QUERIES)
-        return st.integers(1, most).map(lambda fewer: most + 1 - fewer)
+        # Many, and as often so few that they share one block and their context is split as that of a decode step is.
+        many = st.integers(1, most).map(lambda fewer: most + 1 - fewer)
+        return st.one_of(many, st.integers(1, min(most, FEW_QUERIES)))
     if kernel == "cached-only":
         return st.integers(1, 6)
     return st.just(1)

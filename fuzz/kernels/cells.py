@@ -48,10 +48,14 @@ def lengths_of(name: str) -> tuple[int, ...]:
     return tuple(length for length in range(LONGEST + 1) if length not in near)
 
 
-def all_cells(kernels: Iterable[str] = KERNELS, profiles: Iterable[str] = tuple(PROFILES)) -> list[Cell]:
-    """Return every cell of the given kernels and profiles."""
+def all_cells(
+    kernels: Iterable[str] = KERNELS,
+    profiles: Iterable[str] = tuple(PROFILES),
+    lengths: Iterable[str] = CLASSES,
+) -> list[Cell]:
+    """Return every cell of the given kernels, profiles and classes of lengths."""
     orders = [order.value for order in PlaneOrder]
-    return [Cell(*values) for values in product(kernels, profiles, orders, CLASSES)]
+    return [Cell(*values) for values in product(kernels, profiles, orders, lengths)]
 
 
 def pairwise(cells: Iterable[Cell], seed: int) -> list[Cell]:

@@ -14,8 +14,9 @@ import traceback
 from pathlib import Path
 
 from kvcrucible.contract.errors import ExitStatus
+from kvcrucible.contract.profiles import PROFILES
 from kvcrucible.fuzz.faults.overlay import plant
-from kvcrucible.fuzz.kernels.cells import KERNELS, all_cells, pairwise
+from kvcrucible.fuzz.kernels.cells import CLASSES, KERNELS, all_cells, pairwise
 
 #: Names the kernels as they are.
 NO_FAULT = "none"
@@ -49,7 +50,7 @@ def main(arguments: list[str] | None = None) -> ExitStatus:
         report.failure = (case, tuple(found)) if found else None
     else:
         wanted = all_cells(
-            options.kernel or KERNELS, **({"profiles": options.profile} if options.profile else {})
+            options.kernel or KERNELS, options.profile or tuple(PROFILES), options.length or CLASSES
         )
         if options.pairwise:
             wanted = pairwise(wanted, options.seed)
@@ -75,6 +76,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=None)
     parser.add_argument("--kernel", action="append", default=[])
     parser.add_argument("--profile", action="append", default=[])
+    parser.add_argument("--length", action="append", default=[], help="class of lengths")
     parser.add_argument("--pairwise", action="store_true", help="few cells that hold every pair")
     parser.add_argument("--case", type=Path, default=None, help="run this file's case instead of a campaign")
     return parser.parse_args(arguments)

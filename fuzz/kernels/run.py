@@ -24,13 +24,14 @@ _LAST_WORDS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class KernelPlan:
-    """What a kernel campaign tries on each target; no kernels or profiles means all; ``seconds`` is for one target."""
+    """What a kernel campaign tries on each target; no kernels, profiles or lengths means all; ``seconds``: for one."""
 
     examples_a_cell: int = 2
     seed: int = 0
     seconds: float | None = None
     kernels: Sequence[str] = ()
     profiles: Sequence[str] = ()
+    lengths: Sequence[str] = ()
     pairwise: bool = False
     case: Path | None = None
     fault: str = NO_FAULT
@@ -120,7 +121,11 @@ def _arguments(plan: KernelPlan) -> list[str]:
     arguments = ["--examples", str(plan.examples_a_cell), "--seed", str(plan.seed)]
     if plan.seconds is not None:
         arguments += ["--seconds", str(plan.seconds)]
-    for name, values in (("--kernel", plan.kernels), ("--profile", plan.profiles)):
+    for name, values in (
+        ("--kernel", plan.kernels),
+        ("--profile", plan.profiles),
+        ("--length", plan.lengths),
+    ):
         for value in values:
             arguments += [name, value]
     if plan.pairwise:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kvcrucible.contract.errors import InputError
+from kvcrucible.contract.profiles import PROFILES
 from kvcrucible.fuzz.faults.catalogue import kernel_catalogue, source_of
 from kvcrucible.fuzz.kernels.cells import (
     CLASSES,
@@ -26,23 +27,6 @@ pytestmark = pytest.mark.torch
 
 FAULTS = list(kernel_catalogue().values())
 
-#: Where each fault is sought, so that a test takes seconds: kernels and a profile.
-SOUGHT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "tile-count-rounds-down": (("decode",), ("BF16",)),
-    "append-page-off-by-one": (("append",), ("BF16",)),
-    "causal-sees-next": (("prefill",), ("BF16",)),
-    "scale-of-first-group": (("decode",), ("INT8-G64",)),
-    "scale-groups-reversed": (("decode",), ("INT8-G64",)),
-    "address-wraps-attention": (("decode",), ("BF16",)),
-    "address-wraps-append": (("append",), ("BF16",)),
-    "reduce-drops-split": (("decode",), ("BF16",)),
-    "plan-drops-split": (("decode",), ("BF16",)),
-    "copy-past-frontier": (("copy",), ("BF16",)),
-    "copy-whole-page": (("copy",), ("BF16",)),
-    "stale-values-unmasked": (("decode",), ("BF16",)),
-    "bfloat16-cut": (("append",), ("BF16",)),
-    "runs-joined-by-slot": (("pack",), ("BF16",)),
-}
 #: The faults whose campaigns the fast tests run.
 FAST = ("copy-whole-page", "plan-drops-split")
 
@@ -136,7 +120,10 @@ def test_every_fault_matches_its_source_and_names_invariants(fault: Any) -> None
 
     assert fault.apply_to(source_of(fault.module)) != source_of(fault.module)
     assert set(fault.expects) <= {*INVARIANTS, ENGINE_FAULT}
-    assert fault.id in SOUGHT
+    assert fault.sought is not None
+    assert set(fault.sought.kernels) <= set(KERNELS)
+    assert set(fault.sought.profiles) <= set(PROFILES)
+    assert set(fault.sought.lengths) <= set(CLASSES)
 
 
 @pytest.mark.parametrize(
@@ -148,11 +135,12 @@ def test_a_planted_fault_is_found(fault: Any) -> None:
     from kvcrucible.fuzz.kernels.backends import why_not
     from kvcrucible.fuzz.kernels.run import KernelPlan, run_target, target_of
 
-    target, (kernels, profiles) = target_of(fault), SOUGHT[fault.id]
+    target, sought = target_of(fault), fault.sought
     reason = why_not(target)
     if reason is not None:
         pytest.skip(reason)
-    report = run_target(target, KernelPlan(4, 0, kernels=kernels, profiles=profiles, fault=fault.id))
+    where = {"kernels": sought.kernels, "profiles": sought.profiles, "lengths": sought.lengths}
+    report = run_target(target, KernelPlan(4, 0, fault=fault.id, **where))
     assert report["failure"] is not None, report
     found = {violation["invariant"] for violation in report["failure"]["violations"]}
     assert found & set(fault.expects), report["failure"]

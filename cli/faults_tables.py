@@ -1,0 +1,132 @@
+"""Tables of ``kvcrucible faults``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kvcrucible.cli.console import console, safe
+from kvcrucible.cli.tables import Table
+
+if TYPE_CHECKING:
+    from kvcrucible.fuzz.faults.catalogue import Fault
+    from kvcrucible.fuzz.faults.coverage import Covered
+    from kvcrucible.fuzz.faults.matrix import FaultRow
+    from kvcrucible.fuzz.faults.run import FaultRun
+
+
+def print_list(faults: Sequence[Fault]) -> None:
+    """Print what there is."""
+    table = Table("fault", "depth", "told by", "re-creates", title=f"{len(faults)} faults", show_lines=True)
+    for fault in faults:
+        # One id a line: they are there to be copied.
+        recreates = "\n".join(bug.id for bug in fault.recreates) or "–"
+        named = f"[bold]{safe(fault.id)}[/bold]\n{safe(fault.title)}"
+        depth = fault.depth.value if fault.part == "engine" else fault.part
+        table.add_row(named, depth, "\n".join(fault.expects), recreates)
+    console().print(table)
+
+
+def print_runs(done: Sequence[FaultRun], sums: dict[str, Any]) -> None:
+    """Print campaigns, remarks and their totals."""
+    screen = console()
+    table = Table("fault", "verdict", title="faults")
+    for heading in ("seed", "tries", "steps", "minimal"):
+        table.add_column(heading, justify="right")
+    for one in done:
+        numbers = [_number(number) for number in (one.seed, one.examples, one.steps, one.length)]
+        told = f"{one.verdict.value} by {', '.join(one.fired[:2])}" if one.fired else one.verdict.value
+        table.add_row(safe(one.fault), safe(told), *numbers)
+    screen.print(table)
+    for one in done:
+        if one.note:
+            screen.print(f"{safe(one.fault)}: {safe(one.note)}")
+        if one.fired and not one.expected:
+            screen.print(f"{safe(one.fault)}: told by none of the invariants that the catalogue names")
+    figures = ""
+    if sums["killed"]:
+        figures = f"; median examples to detection {sums['median_examples']:g}"
+        if sums["median_length"] is not None:
+            figures += f", median minimal length {sums['median_length']:g}, longest {sums['longest']}"
+    screen.print(f"[bold]killed {sums['killed']} of {sums['runs']}[/bold]{figures}")
+
+
+def print_unchanged(held: Sequence[FaultRun]) -> None:
+    """Print how the engine as it is fared."""
+    screen = console()
+    for one in held:
+        screen.print(f"the engine as it is, {one.depth} depth: {one.verdict.value} {safe(one.note)}".rstrip())
+        if one.invariants:
+            told = safe(", ".join(one.invariants))
+            screen.print(
+                f"[bold]the kills above prove nothing[/bold]: nothing was planted, yet it is told by {told}"
+            )
+
+
+def print_matrix(runs: Sequence[FaultRun]) -> None:
+    """Print the kill matrix: by fault, then by invariant."""
+    from kvcrucible.fuzz.faults.catalogue import every_fault
+    from kvcrucible.fuzz.faults.matrix import fault_rows, invariant_rows
+
+    screen, rows = console(), fault_rows(runs)
+    table = Table("fault", "killed", "first", "then", title="by fault: who told it first, and who beside")
+    for heading in ("seeds", "tries", "steps", "minimal"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        beside = [name for name in row.fired if name not in row.first]
+        table.add_row(
+            safe(row.fault),
+            f"{row.killed}/{row.runs}",
+            _ids(row.first, "alone" if row.alone else None),
+            _ids(beside),
+            *[_number(number) for number in (row.seeds, row.examples, row.steps, row.length)],
+        )
+    screen.print(table)
+    _print_invariants(rows, invariant_rows(rows, every_fault().values()))
+
+
+def _print_invariants(rows: Sequence[FaultRow], invariants: Sequence[Any]) -> None:
+    screen = console()
+    table = Table("invariant", title=f"by invariant: of {len(rows)} faults")
+    for heading in ("told", "first", "alone", "expected by"):
+        table.add_column(heading, justify="right")
+    for row in invariants:
+        table.add_row(safe(row.invariant), *map(str, (row.told, row.first, row.alone, row.expected_by)))
+    screen.print(table)
+    for what, names in (
+        ("no fault of the catalogue expects", [row.invariant for row in invariants if not row.expected_by]),
+        ("no fault was told by", [row.invariant for row in invariants if not row.told]),
+    ):
+        if names:
+            screen.print(f"{what}: {', '.join(names)}")
+
+
+def print_coverage(found: Sequence[Covered], plain: dict[str, Any]) -> None:
+    """Print every public bug and the recall."""
+    screen = console()
+    table = Table("bug", "class", "standing", "by", title=f"{len(found)} public bugs", show_lines=True)
+    for one in found:
+        by = safe("\n".join(one.faults) or one.bug.not_expressible or "–")
+        named = f"[bold]{safe(one.bug.id)}[/bold]\n{safe(one.bug.url)}"
+        table.add_row(named, safe(one.bug.failure_class), one.standing.value, by)
+    screen.print(table)
+    for standing, count in plain["standings"].items():
+        screen.print(f"{standing}: {count}")
+    screen.print(f"re-created by a fault: {plain['re_created']} of {plain['expressible']} expressible")
+    if plain["recall"] is None:
+        screen.print(
+            "[bold]recall: not measured[/bold]; run `kvcrucible faults run --all` and give --results"
+        )
+        return
+    recall = f"{plain['caught']} of {plain['expressible']} expressible ({plain['recall']:.0%})"
+    at = f", measured at {safe(', '.join(plain['measured_at']))}" if plain["measured_at"] else ""
+    screen.print(f"[bold]recall: {recall}[/bold]{at}")
+
+
+def _ids(names: Any, note: str | None = None) -> str:
+    shown = "\n".join(safe(name) for name in names) or "–"
+    return f"{shown} ({note})" if note else shown
+
+
+def _number(number: float | None) -> str:
+    return "" if number is None else f"{number:,g}"

@@ -1,0 +1,106 @@
+"""Which public bugs the fault catalogue re-creates, and which of those were caught (decision 0026).
+
+A bug is *not expressible* where its entry in ``public_bugs/`` says why.  Every other one is expressible, and counts in
+the recall: *open* where no fault cites it, *expressed* where a fault does but no kept result tells what became of it,
+*caught* where every fault that cites it has been run and found in every campaign, *missed* where one was not.
+A kept result counts for a fault as long as the fault's own change is the same (``Fault.digest``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from kvcrucible.contract.errors import InputError
+from kvcrucible.fuzz.faults.bugs import PublicBug, public_bugs
+from kvcrucible.fuzz.faults.catalogue import Fault, every_fault
+from kvcrucible.fuzz.faults.run import FaultRun, Verdict
+
+
+class Standing(StrEnum):
+    """Where a public bug stands."""
+
+    CAUGHT = "caught"
+    MISSED = "missed"
+    EXPRESSED = "expressed, not measured"
+    OPEN = "open"
+    NOT_EXPRESSIBLE = "not expressible"
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """One public bug, the faults that cite it, and where it stands."""
+
+    bug: PublicBug
+    faults: tuple[str, ...]
+    standing: Standing
+
+
+def coverage(
+    runs: Iterable[FaultRun] = (),
+    bugs: Iterable[PublicBug] | None = None,
+    faults: Iterable[Fault] | None = None,
+) -> list[Covered]:
+    """Return every public bug by id with where it stands by kept ``runs``, of which a later one of the same fault and
+    seed counts.
+
+    ``bugs`` and ``faults``: the catalogues' own unless given.  Raises ``InputError`` for a bug that is said not to be
+    expressible and is cited by a fault.
+    """
+    cited: dict[str, list[Fault]] = {}
+    for fault in every_fault().values() if faults is None else faults:
+        for bug in fault.recreates:
+            cited.setdefault(bug.id, []).append(fault)
+    verdicts: dict[str, dict[int, Verdict]] = {}
+    for run in runs:
+        verdicts.setdefault(f"{run.fault} {run.digest}", {})[run.seed] = run.verdict
+    found = []
+    for bug in public_bugs().values() if bugs is None else bugs:
+        by = cited.get(bug.id, [])
+        if bug.not_expressible is not None and by:
+            raise InputError(f"{bug.id} is said not to be expressible, and {by[0].id} re-creates it")
+        seen = [verdicts.get(f"{fault.id} {fault.digest}", {}) for fault in by]
+        found.append(Covered(bug, tuple(fault.id for fault in by), _standing(bug, seen)))
+    return found
+
+
+def _standing(bug: PublicBug, seen: Sequence[dict[int, Verdict]]) -> Standing:
+    if bug.not_expressible is not None:
+        return Standing.NOT_EXPRESSIBLE
+    if not seen:
+        return Standing.OPEN
+    every = [verdict for one in seen for verdict in one.values()]
+    if any(verdict is not Verdict.KILLED for verdict in every):
+        return Standing.MISSED
+    return Standing.CAUGHT if all(seen) else Standing.EXPRESSED
+
+
+def coverage_to_plain(found: Sequence[Covered], commits: Sequence[str | None] = ()) -> dict[str, Any]:
+    """Return coverage as JSON-ready data; ``recall`` is caught / expressible, None where nothing was measured."""
+    counts = Counter(one.standing for one in found)
+    expressible = len(found) - counts[Standing.NOT_EXPRESSIBLE]
+    measured = counts[Standing.CAUGHT] + counts[Standing.MISSED]
+    return {
+        "format": "kvcrucible.fault-coverage/1",
+        "public_bugs": len(found),
+        "expressible": expressible,
+        "re_created": sum(bool(one.faults) for one in found),
+        "caught": counts[Standing.CAUGHT],
+        "recall": counts[Standing.CAUGHT] / expressible if measured and expressible else None,
+        "standings": {standing.value: counts[standing] for standing in Standing},
+        "measured_at": [commit for commit in commits if commit is not None],
+        "bugs": [
+            {
+                "id": one.bug.id,
+                "url": one.bug.url,
+                "failure_class": one.bug.failure_class,
+                "standing": one.standing.value,
+                "faults": list(one.faults),
+                "reason": one.bug.not_expressible,
+            }
+            for one in found
+        ],
+    }

@@ -1,0 +1,119 @@
+"""Results of fault campaigns as a file that can be kept: written by ``faults run``, read by ``faults coverage``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+
+from kvcrucible.contract.errors import InputError
+from kvcrucible.fuzz.faults.catalogue import every_fault
+from kvcrucible.fuzz.faults.matrix import fault_rows, invariant_rows, matrix_to_plain
+from kvcrucible.fuzz.faults.run import CampaignOptions, FaultRun, Verdict, totals
+
+#: Name and version of the files' form; ``fault_runs.schema.json`` is its schema.
+FORMAT = "kvcrucible.fault-runs/2"
+
+#: Bytes of the largest file that is read: some ten thousand campaigns.
+MAX_BYTES = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRuns:
+    """What a file says: of which commit, None where that was not known, and its campaigns, the controls left out."""
+
+    commit: str | None
+    runs: tuple[FaultRun, ...]
+
+
+def results_to_plain(
+    runs: Sequence[FaultRun], unchanged: Sequence[FaultRun], options: CampaignOptions, seeds: int
+) -> dict[str, Any]:
+    """Return campaigns, their totals and the kill matrix as JSON-ready data."""
+    rows = fault_rows(runs)
+    return {
+        "format": FORMAT,
+        "commit": commit_of_this_code(),
+        "options": {
+            "examples": options.examples,
+            "steps": options.steps,
+            "seed": options.seed,
+            "seeds": seeds,
+            "shrink": options.shrink,
+        },
+        **totals(runs),
+        "matrix": matrix_to_plain(rows, invariant_rows(rows, every_fault().values())),
+        "runs": [asdict(run) for run in runs],
+        "unchanged": [asdict(run) for run in unchanged],
+    }
+
+
+def write_results(path: Path, plain: dict[str, Any]) -> None:
+    """Write results to ``path``, whole or not at all; raises ``InputError`` where that cannot be."""
+    beside = path.with_name(f"{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(
+            json.dumps(plain, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8"
+        )
+        beside.replace(path)
+    except OSError as error:
+        raise InputError(f"results cannot be written to {path}: {error.strerror}") from error
+
+
+def read_results(path: Path) -> KeptRuns:
+    """Read a file of results; raises ``InputError`` for one that is none, is too large or cannot be read."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+    if len(raw) > MAX_BYTES:
+        raise InputError(f"{path} has more than {MAX_BYTES:,} bytes; results are smaller")
+    try:
+        plain = json.loads(raw.decode("utf-8"))
+        jsonschema.validate(plain, _schema())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is no JSON: {error}") from error
+    except jsonschema.ValidationError as error:
+        raise InputError(
+            f"{path} holds no results of faults: {error.json_path} {error.message:.200}"
+        ) from error
+    names = {field.name for field in fields(FaultRun)}
+    runs = [
+        FaultRun(
+            **{
+                **{name: value for name, value in entry.items() if name in names},
+                "verdict": Verdict(entry["verdict"]),
+                "seen": tuple(entry["seen"]),
+                "invariants": tuple(entry["invariants"]),
+            }
+        )
+        for entry in plain["runs"]
+    ]
+    return KeptRuns(plain["commit"], tuple(runs))
+
+
+def commit_of_this_code() -> str | None:
+    """Return the commit of the checkout that this code is in, ``-dirty`` where it has changes; None outside of one."""
+    here = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            capture_output=True, text=True, check=False, timeout=30,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
+
+
+def _schema() -> Any:
+    return json.loads(
+        resources.files("kvcrucible.fuzz.faults").joinpath("fault_runs.schema.json").read_text("utf-8")
+    )
