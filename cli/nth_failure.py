@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kvcrucible.fuzz.nth_failure.campaign import NthFailureReport
 
-#: Cells that are tried unless told otherwise: the figure that is published.
+#: Cells that have to be rolled back unless told otherwise: the figure that is published.
 _DEFAULT_CELLS = 20_000
 
 #: Largest seed that is drawn when none is given; short enough to be typed again.
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
     @app.command("nth-failure")
     def nth_failure(
         cells: int = typer.Option(
-            _DEFAULT_CELLS, min=1, help="Cells to try, at least: site, operation, k, how long."
+            _DEFAULT_CELLS, min=1, help="Cells that have to be rolled back, at least: site × operation × k × how long."
         ),
         seed: int | None = typer.Option(
             None, min=0, help="Seed of the workloads; drawn and printed when not given."
@@ -78,7 +78,7 @@ def _run(seed: int, cells: int, seconds: float | None) -> NthFailureReport:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=stderr_console(), transient=True) as progress:
         task = progress.add_task("cells", total=cells)
-        return run(seed, cells, seconds, lambda report: progress.update(task, completed=report.total.cells))
+        return run(seed, cells, seconds, lambda report: progress.update(task, completed=report.due_rollbacks))
 
 
 def _print(screen: Console, report: NthFailureReport, path: Path | None) -> None:

@@ -113,7 +113,7 @@ def run(
     source: Iterable[Workload] | None = None,
     build: Build = Subject,
 ) -> NthFailureReport:
-    """Try at least ``wanted`` cells; stop at the first violation, which comes out smaller.
+    """Try cells until at least ``wanted`` had to be rolled back; stop at the first violation, which comes out smaller.
 
     ``source``: the workloads, None for those of ``seed``.  ``build`` makes the engine that is failed.  Raises
     ``InvariantViolated`` for an engine that is wrong without any failure.
@@ -135,7 +135,7 @@ def run(
         report.seconds = time.perf_counter() - began
         if on_workload is not None:
             on_workload(report)
-        if report.failure is not None or report.total.cells >= wanted:
+        if report.failure is not None or report.due_rollbacks >= wanted:
             break
         if seconds is not None and report.seconds > seconds:
             report.cut_short = f"time limit of {seconds:g} s"

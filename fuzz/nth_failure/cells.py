@@ -111,7 +111,8 @@ def cells_of(workload: Workload, build: Build = Subject) -> Iterator[Cell]:
             continue
         for site in Site:
             for k in range(1, subject.gate.passed[site] + 1):
-                for persistent in (False, True):
+                # An engine that is lost with one effect that it cannot queue queues no other.
+                for persistent in (False, True) if site is not Site.COMPUTE_QUEUE else (False,):
                     yield Cell(workload, at, Failure(site, k, persistent), build)
 
 
