@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,30 @@ def register(app: typer.Typer) -> None:
             False, help="Run every combination of pools, profile and host at payload depth, in processes."
         ),
         jobs: int = typer.Option(
-            1, "--jobs", "-j", min=1, help="Processes of --matrix; never more than there are cores."
+            1, "--jobs", "-j", min=1, help="Processes of --matrix or --raw; never more than there are cores."
+        ),
+        raw: bool = typer.Option(
+            False,
+            "--raw",
+            help="Volume: independent seeds at ledger depth, without Hypothesis (decision 0027).",
+        ),
+        seeds: int | None = typer.Option(
+            None,
+            min=1,
+            help="With --raw: seeds, from --seed on; 3,000, or with --seconds as many as there is time for.",
+        ),
+        replay_twice: bool = typer.Option(
+            False,
+            "--replay-twice",
+            help="With --raw: run every seed twice and compare the state after every step.",
+        ),
+        digest: bool = typer.Option(
+            False, "--digest", help="With --raw: print a digest of the state after every step of every seed."
+        ),
+        bench: bool = typer.Option(
+            False,
+            "--bench",
+            help="With --raw: measure its speed beside Hypothesis's, in turns, and where time goes.",
         ),
         examples: int | None = typer.Option(
             None,
@@ -91,6 +115,29 @@ def register(app: typer.Typer) -> None:
 
             fuzz_kernels(backend, profile, examples or _EXAMPLES_A_CELL, seed, seconds, out, json_output)
         other |= {"--backend": backend != "any"}
+        of_raw = {
+            "--seeds": seeds is not None,
+            "--replay-twice": replay_twice,
+            "--digest": digest,
+            "--bench": bench,
+        }
+        if raw:
+            other |= {"--depth": depth not in ("both", "ledger"), "--profile": profile != "any"}
+            other |= {"--capacity-at": capacity_at is not None, "--matrix": matrix}
+            other |= {"--examples": examples is not None}
+            # What the raw loop has as well.
+            other |= {"--engine": False, "--pools": False, "--host": False}
+            _leave_out("--raw runs seeds at ledger depth", other)
+            from kvcrucible.cli.fuzz_raw import bench_and_print, plan_of, volume_and_print
+
+            volume = plan_of(engine, seed, seeds, seconds, steps, _backends(pools), _hosts(host))
+            if bench:
+                of_raw |= {"--bench": False, "--seconds": seconds is not None, "--jobs": jobs != 1}
+                _leave_out("--bench measures", of_raw)
+                raise typer.Exit(bench_and_print(volume, json_output=json_output))
+            volume = replace(volume, digest=digest, replay_twice=replay_twice)
+            raise typer.Exit(volume_and_print(volume, jobs, out, json_output=json_output))
+        _leave_out("this campaign is not one of --raw", of_raw)
         if matrix:
             other |= {"--profile": profile != "any", "--seconds": seconds is not None}
             other |= {"--capacity-at": capacity_at is not None}
@@ -263,10 +310,10 @@ def _status(report: Report) -> ExitStatus:
 
 def _print_report(screen: Console, report: Report, path: Path | None) -> None:
     tally = report.tally
-    _print_counts(screen, "operations by kind", tally.operations)
-    _print_counts(screen, "refusals by kind", tally.refusals)
-    _print_counts(screen, "reasons to wait", tally.waits)
-    _print_counts(screen, "admissions by mode", tally.modes)
+    print_counts(screen, "operations by kind", tally.operations)
+    print_counts(screen, "refusals by kind", tally.refusals)
+    print_counts(screen, "reasons to wait", tally.waits)
+    print_counts(screen, "admissions by mode", tally.modes)
     if report.plan.capacity_at:
         _print_hits(screen, tally.hits)
     goals = report.goals()
@@ -277,7 +324,7 @@ def _print_report(screen: Console, report: Report, path: Path | None) -> None:
     print_pairs(screen, sum(1 for times in tally.pairs.values() if times), report.missing_pairs())
     judged = {name: times for name, times in tally.invariants.items() if times}
     vacuous = sorted(name for name in judged if not tally.premises[name])
-    _print_counts(screen, "invariants judged", judged)
+    print_counts(screen, "invariants judged", judged)
     if vacuous:
         screen.print(f"  never had anything to judge: {', '.join(vacuous)}")
     for reason in report.unchecked():
@@ -287,7 +334,7 @@ def _print_report(screen: Console, report: Report, path: Path | None) -> None:
             f"  known difference, passed over {times:,} times: {safe(waiver.id)}: {safe(waiver.reason)}"
         )
     if report.failure is not None:
-        _print_failure(screen, report.failure, path)
+        print_failure(screen, report.failure, path)
     rate = tally.steps / report.seconds if report.seconds else 0.0
     depths = "+".join(depth.value for depth in report.plan.depths)
     verdict = "VIOLATION" if report.failure else "cut short" if report.cut_short else "held"
@@ -311,7 +358,8 @@ def print_pairs(screen: Console, reached: int, missing: Sequence[Pair]) -> None:
         screen.print(f"  not reached: {', '.join(map(pair_name, missing[:_PAIRS_SHOWN]))}{more}")
 
 
-def _print_counts(screen: Console, title: str, counts: dict[str, int]) -> None:
+def print_counts(screen: Console, title: str, counts: dict[str, int]) -> None:
+    """Print a table of counts, the largest first; nothing where there are none."""
     from kvcrucible.cli.tables import Table
 
     if not counts:
@@ -343,7 +391,8 @@ def _print_hits(screen: Console, hits: dict[tuple[int, str], int]) -> None:
     )
 
 
-def _print_failure(screen: Console, failure: Failure, path: Path | None) -> None:
+def print_failure(screen: Console, failure: Failure, path: Path | None) -> None:
+    """Print a minimal failing example, what it violates, and where it was written."""
     from kvcrucible.contract.in_words import in_words
 
     screen.print(

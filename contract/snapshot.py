@@ -302,7 +302,7 @@ def advanced(before: Snapshot, partial: Snapshot, touched: Touched) -> Snapshot:
     A touched entry that ``partial`` lacks has ceased to exist.  Parts of which nothing was touched are those of
     ``before``, the same objects; free lists and holes are not known and None.  Mutates nothing.
     """
-    parts = []
+    parts: dict[str, Any] = {}
     for part, named in _TOUCHED_BY:
         entries, ids = getattr(before, part), getattr(touched, named)
         if ids:
@@ -312,8 +312,8 @@ def advanced(before: Snapshot, partial: Snapshot, touched: Touched) -> Snapshot:
                     entries[key] = found[key]
                 else:
                     entries.pop(key, None)
-        parts.append(entries)
-    return Snapshot(partial.pools, *parts, partial.queue, partial.host)
+        parts[part] = entries
+    return Snapshot(partial.pools, **parts, queue=partial.queue, host=partial.host)
 
 
 def to_plain(snapshot: Snapshot) -> dict[str, Any]:

@@ -86,9 +86,13 @@ def drain(engine: Engine) -> tuple[Snapshot, Touched]:
     if engine.host is not None:
         live.extents |= engine.host.slots.changed
         engine.host.slots.changed.clear()
-    touched = Touched(*[set(getattr(live, name)) for name in _TOUCHED])
+    parts = []
     for name in _TOUCHED:
-        getattr(live, name).clear()
+        collected = getattr(live, name)
+        parts.append(set(collected))
+        if collected:
+            collected.clear()
+    touched = Touched(*parts)
     return partial_snapshot(engine, touched), touched
 
 

@@ -20,7 +20,6 @@ from kvcrucible.invariants.judgements import PREDICTED_OUTCOME
 from kvcrucible.invariants.violation import Violation, mismatch
 from kvcrucible.reference.accounting import AccountingModel
 
-
 #: Parts of a snapshot that say where pages are.
 _PLACED = frozenset({"pages", "spaces"})
 
@@ -38,7 +37,7 @@ def state_agrees(
         violations += _holders(operation, model, snapshot, capabilities)
     if "checkpoints" in parts and "findable" in parts and not checkpoints_agree(model, snapshot):
         violations += _checkpoints(model, snapshot)
-    if _PLACED <= parts and not replicas_agree(model, snapshot):
+    if parts >= _PLACED and not replicas_agree(model, snapshot):
         violations += _replicas(model, snapshot)
     if "transfers" in parts and (snapshot.transfers or model.books.transfers):
         violations += _transfers(model, snapshot)
@@ -105,7 +104,7 @@ def checkpoints_agree(model: AccountingModel, snapshot: Snapshot) -> bool:
 
 
 def replicas_agree(model: AccountingModel, snapshot: Snapshot) -> bool:
-    """Say quickly whether every page of every holder is visible where it should be, and has the copies that it should."""
+    """Say quickly whether each page of each holder is visible where it should be, with the copies that are due."""
     active, kept, pages = model.books.active, model.books.continuations, snapshot.pages
     for (owner, pool), space in snapshot.spaces.items():
         entry = active.get(owner) or kept.get(owner)

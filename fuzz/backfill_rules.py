@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from kvcrucible.fuzz import strategies as st
-from kvcrucible.fuzz.ruling import rule
-
 from kvcrucible.contract.operations import Cancel, Checkpoint, Finish, Pin, Schedule, Submit
 from kvcrucible.contract.tokens import canonical, count, prefix, run
+from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.draws import SOURCES, picks
 from kvcrucible.fuzz.rules import any_active, can
+from kvcrucible.fuzz.ruling import rule
 from kvcrucible.fuzz.succession import SuccessionRules
 
 

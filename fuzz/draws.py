@@ -7,11 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kvcrucible.fuzz import strategies as st
-
 from kvcrucible.contract.config import pages_for
 from kvcrucible.contract.operations import Identity
 from kvcrucible.contract.profiles import PROFILES, storage_profile
+from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.geometry import payload_geometry
 from kvcrucible.fuzz.setting import (
     HOST_ALIGNMENT_BYTES,

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvcrucible.fuzz import strategies as st
-from kvcrucible.fuzz.ruling import precondition, rule
-
 from kvcrucible.contract.operations import (
     Cancel,
     CancelTransfer,
@@ -20,12 +17,14 @@ from kvcrucible.contract.operations import (
     Truncate,
 )
 from kvcrucible.contract.tokens import canonical
+from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.draws import SOURCES, Length, Where, choose, lengths, picks, positions
 from kvcrucible.fuzz.journeys import JOURNEYS, Journeys, routes, some_effects
 from kvcrucible.fuzz.lockstep import LockStep
 from kvcrucible.fuzz.pressure import PressureRules
 from kvcrucible.fuzz.returns import Route
 from kvcrucible.fuzz.rules import any_idle, any_kept, can
+from kvcrucible.fuzz.ruling import precondition, rule
 
 #: What happens between the start of a transfer and its end.
 MEANWHILE = ("fork", "fork", "release", "cancel", "write", "lookup", "demote", "nothing")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from kvcrucible.fuzz import strategies as st
-
 from kvcrucible.contract.operations import (
     Cancel,
     Demote,
@@ -17,6 +15,7 @@ from kvcrucible.contract.operations import (
     Truncate,
 )
 from kvcrucible.contract.tokens import canonical, run
+from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.draws import SOURCES, lengths
 from kvcrucible.fuzz.moving import ALL_EFFECTS
 from kvcrucible.fuzz.returns import Returns, Route

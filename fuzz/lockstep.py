@@ -215,7 +215,9 @@ class LockStep:
             if isinstance(operation, Demote) and before.host is not None:
                 if before.host_holes is None:
                     before = self._look_in_full()
-                assert before.host_holes is not None, "a full snapshot of an engine with a Host tier has its holes"
+                assert before.host_holes is not None, (
+                    "a full snapshot of an engine with a Host tier has its holes"
+                )
                 self.model.see_holes(tuple(size for _, size in before.host_holes))
             actual = self._execute(operation)
             expected = self.model.predict(operation, actual)

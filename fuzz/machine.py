@@ -64,7 +64,8 @@ def to_hypothesis(strategy: Strategy[Any]) -> hypothesis_strategies.SearchStrate
 
 
 def _native(one: Rule) -> Any:
-    made = hypothesis_rule(**{name: to_hypothesis(drawn) for name, drawn in one.arguments.items()})(one.function)
+    drawn: dict[str, Any] = {name: to_hypothesis(strategy) for name, strategy in one.arguments.items()}
+    made = hypothesis_rule(**drawn)(one.function)
     for guard in one.guards:
         made = hypothesis_precondition(guard)(made)
     return made

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from kvcrucible.fuzz import strategies as st
-from kvcrucible.fuzz.ruling import rule
-
 from kvcrucible.contract.media import TokenSpan, spans_below
 from kvcrucible.contract.operations import Checkpoint, Finish, Lookup, Submit
 from kvcrucible.contract.semantics import ACTIVE
 from kvcrucible.contract.tokens import Tokens, canonical, count, prefix
+from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.backfill_rules import BackfillRules
 from kvcrucible.fuzz.draws import SOURCES, Length, lengths
 from kvcrucible.fuzz.rules import can
+from kvcrucible.fuzz.ruling import rule
 
 #: What the second of two prompts with equal tokens says of them; ``split``: one item twice, not one twice as long.
 #: What is ``beyond`` the prompt or ``overlapping`` is refused.

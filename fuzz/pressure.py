@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from kvcrucible.fuzz import strategies as st
-from kvcrucible.fuzz.ruling import rule
-
 from kvcrucible.contract.media import spans_below
 from kvcrucible.contract.operations import Checkpoint, Finish, Fork, Lookup, Pin, Submit
 from kvcrucible.contract.tokens import canonical, count, prefix
+from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.draws import IDENTITIES, SOURCES, Length, identities, lengths, picks
 from kvcrucible.fuzz.rules import Rules, any_idle, can
+from kvcrucible.fuzz.ruling import rule
 
 
 class PressureRules(Rules):

@@ -11,9 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from kvcrucible.fuzz import strategies as st
-from kvcrucible.fuzz.ruling import precondition, rule
-
 from kvcrucible.contract.media import TokenSpan
 from kvcrucible.contract.operations import (
     Append,
@@ -39,6 +36,7 @@ from kvcrucible.contract.operations import (
 )
 from kvcrucible.contract.semantics import ACTIVE
 from kvcrucible.contract.tokens import canonical, count, prefix, run
+from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.draws import (
     IDENTITIES,
     SOURCES,
@@ -56,6 +54,7 @@ from kvcrucible.fuzz.draws import (
 )
 from kvcrucible.fuzz.driver import Driver
 from kvcrucible.fuzz.lockstep import LockStep
+from kvcrucible.fuzz.ruling import precondition, rule
 from kvcrucible.fuzz.steps import ReadBack, RunEffects, Step
 
 

@@ -182,4 +182,3 @@ def _plainer(call: Call, name: str) -> Iterator[Any]:
     yield plain
     if isinstance(value, list):
         yield from (value[:size] for size in range(max(1, len(plain)), len(value)))
-

@@ -59,7 +59,7 @@ def abstract(snapshot: Snapshot) -> int:
         snapshot.continuations,
         snapshot.transfers,
         snapshot.retiring,
-        any([pool.free == 0 for pool in snapshot.pools]),
+        min([pool.free for pool in snapshot.pools]) == 0,
         shared,
         hosted,
     )

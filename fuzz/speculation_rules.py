@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from kvcrucible.fuzz import strategies as st
-from kvcrucible.fuzz.ruling import rule
-
 from kvcrucible.contract.operations import (
     Append,
     BeginUnit,
@@ -17,9 +14,11 @@ from kvcrucible.contract.operations import (
 from kvcrucible.contract.planes import LEADING
 from kvcrucible.contract.speculation import lead
 from kvcrucible.contract.tokens import run
+from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.backfill_rules import BackfillRules
 from kvcrucible.fuzz.draws import SOURCES, Length, accepts, choose, picks
 from kvcrucible.fuzz.rules import any_idle, any_unit, can
+from kvcrucible.fuzz.ruling import rule
 
 #: Tokens that a round drafts beyond its first, or by which its backend runs ahead: a few, a page, or all there is room
 #: for.

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from kvcrucible.fuzz import strategies as st
-from kvcrucible.fuzz.ruling import rule
-
 from kvcrucible.contract.operations import (
     BeginUnit,
     Cancel,
@@ -26,9 +23,11 @@ from kvcrucible.contract.operations import (
     TryAdmit,
 )
 from kvcrucible.contract.tokens import run
+from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.draws import SOURCES, Length, choose, lengths, picks
 from kvcrucible.fuzz.host_rules import HostRules
 from kvcrucible.fuzz.pairs import KINDS
+from kvcrucible.fuzz.ruling import rule
 
 #: Operations on continuations.
 _ON_CONTINUATIONS = frozenset({"Release", "Pin", "Demote", "Restore", "CancelTransfer"})

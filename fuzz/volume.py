@@ -358,4 +358,3 @@ def volume_to_plain(report: VolumeReport, reproduction: str | None) -> dict[str,
         "failing_seed": total.failed_seed,
         "failure": None if failure is None else failure_to_plain(failure, reproduction),
     }
-

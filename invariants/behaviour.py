@@ -33,7 +33,8 @@ class Depth(StrEnum):
 def unchanged(before: Snapshot, after: Snapshot) -> list[Violation]:
     """Return the first difference that a refused operation left behind, by full snapshots (``refusal-atomic``).
 
-    Free lists and holes are compared where both sides have them.  The order of a free list does not count: page ids may be handed out in any order (DESIGN 4.1).
+    Free lists and holes are compared where both sides have them.  The order of a free list does not count: page ids may
+    be handed out in any order (DESIGN 4.1).
     """
     for part in KEYED_PARTS:
         old, new = getattr(before, part), getattr(after, part)

@@ -62,7 +62,7 @@ from kvcrucible.reference.books import Books
 from kvcrucible.reference.holdings import Entry
 from kvcrucible.reference.judging import Judged, first_row
 from kvcrucible.reference.pages import Page
-from kvcrucible.reference.room import Choice, Plan, Room, Told
+from kvcrucible.reference.room import Attempt, Choice, Plan, Room, Told
 
 
 class AccountingModel(Room):
@@ -101,9 +101,7 @@ class AccountingModel(Room):
         self._told = Told() if told is None else Told.of(told)
         outcome = self._outcome(operation)
         self.holes, self._told = None, Told()
-        return Outcome(
-            outcome.value, outcome.refusal, outcome.evicted, self.books.counters, outcome.given_up
-        )
+        return Outcome(outcome.value, outcome.refusal, outcome.evicted, self.books.counters, outcome.given_up)
 
     def predict_progress(self, reported: Progressed) -> Outcome:
         """Carry out a ``Progress`` of which the engine has reported ``reported``.
@@ -253,14 +251,17 @@ class AccountingModel(Room):
             mode = AdmissionMode.MOVE_TRUNCATED
             yield Choice(lambda books: acts.admit_by_move(books, sequence, hit, mode), hit.source)
 
-    def _choose(self, plan: Plan) -> tuple[Row | None, Choice | None]:
-        """Return the first choice that fits, or the row that refuses the operation."""
+    def _choose(self, plan: Plan) -> tuple[Row | None, Choice | None, Attempt | None]:
+        """Return the first choice that fits, or the row that refuses the operation; with a choice, how it went where
+        nobody was there to be released for it.
+        """
         row = first_row(plan.judged)
         if row is not None:
             # No need has been stated yet, so this is not for want of pages; the act would make no sense.
-            return row, None
+            return row, None, None
         for choice in plan.choices:
-            attempt = self._after_all_releases(choice)
+            victims = self._releasable(choice.protected)
+            attempt = self._attempt(victims, choice.act)
             row = first_row(
                 [
                     (kind, replace(facts, need_pages=attempt.need, available_pages=attempt.available))
@@ -268,19 +269,19 @@ class AccountingModel(Room):
                 ]
             )
             if row is None:
-                return None, choice
-        return row, None
+                return None, choice, None if victims else attempt
+        return row, None, None
 
     # -- the operations ------------------------------------------------------------------------------------------------
 
     def _outcome(self, operation: Operation) -> Outcome:
         match operation:
             case Fork() | Truncate() | BeginUnit() | Restore():
-                row, choice = self._choose(self._plan(operation))
+                row, choice, ready = self._choose(self._plan(operation))
                 if choice is None:
                     assert row is not None, operation
                     return Outcome(refusal=row.kind)
-                return self._carry_out(choice)
+                return self._carry_out(choice, ready)
             case TryAdmit():
                 return self._try_admit(operation)
             case Schedule():
@@ -294,9 +295,9 @@ class AccountingModel(Room):
         sequence = operation.sequence
         if sequence in self.queue[1:]:
             return Outcome(Waiting(sequence, WaitingKind.BEHIND_HEAD))
-        row, choice = self._choose(self._plan(operation))
+        row, choice, ready = self._choose(self._plan(operation))
         if choice is not None:
-            return self._carry_out(choice, sequence)
+            return self._carry_out(choice, ready, sequence)
         assert row is not None, operation
         if row.kind.precedence < RefusalKind.SESSION_BUSY.precedence:
             return Outcome(refusal=row.kind)
@@ -329,7 +330,7 @@ class AccountingModel(Room):
         for request in backfill.look_ahead(self.books):
             if not backfill.may_pass(self.books, request):
                 continue
-            _, choice = self._choose(
+            _, choice, ready = self._choose(
                 Plan(
                     [(TryAdmit, self._facts(TryAdmit(request)))],
                     list(self._admissions(request, at_once=True)),
@@ -338,7 +339,7 @@ class AccountingModel(Room):
             if choice is None:
                 continue
             head = self.queue[0]
-            outcome = self._carry_out(choice)
+            outcome = self._carry_out(choice, ready)
             if isinstance(outcome.value, Waiting):
                 continue
             assert isinstance(outcome.value, Admitted), outcome

@@ -50,11 +50,12 @@ class Books(Holdings):
                 continue
             length = min(common(prompt, spans, mark.tokens, mark.spans), count(prompt) - 1)
             if length > 0:
-                found.append((-length, not self.resident(self.holders()[mark.owner]), mark_id, mark.owner))
+                owner = self.active.get(mark.owner) or self.continuations[mark.owner]
+                found.append((-length, not self.resident(owner), mark_id, mark.owner))
         if not found:
             return None
-        length, _, mark_id, owner = min(found)
-        return Hit(owner, mark_id, -length)
+        length, _, mark_id, name = min(found)
+        return Hit(name, mark_id, -length)
 
     # -- changing ------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Self
 
 from kvcrucible.contract.config import EngineConfig, pages_for
@@ -159,12 +160,16 @@ class Holdings:
         """Everyone who may hold pages."""
         return self.active | self.continuations
 
+    def entries(self) -> Iterable[Entry]:
+        """The entries of everyone who may hold pages."""
+        return chain(self.active.values(), self.continuations.values())
+
     def leased(self, pool: int) -> int:
         """Device pages of the pool that are in use: of pages that anyone holds, held by transfers beside, or retiring.
 
         Beside, a transfer holds the Device pages of pages that have ended, and its own destinations.
         """
-        held = {page for entry in self.holders().values() for page in entry.pages[pool] if page.device}
+        held = {page for entry in self.entries() for page in entry.pages[pool] if page.device}
         for transfer, move in self.moves(pool):
             if move.page.device or (move.fresh and transfer.source is Tier.HOST):
                 held.add(move.page)
@@ -173,7 +178,7 @@ class Holdings:
     @property
     def host_used(self) -> int:
         """Bytes of the host arena's extents in which some slot has not ended."""
-        pages = [page for entry in self.holders().values() for held in entry.pages for page in held]
+        pages = [page for entry in self.entries() for held in entry.pages for page in held]
         moves = [move for pool in self.pools for _, move in self.moves(pool)]
         extents = {page.host for page in [*pages, *(move.page for move in moves)]} | {m.extent for m in moves}
         return sum([extent.size_bytes for extent in extents if extent is not None])
@@ -226,7 +231,7 @@ class Holdings:
 
     def references(self, page: Page, pool: int) -> int:
         """How many sequences and continuations hold the page; 0 for one that has ended."""
-        return sum([page in entry.pages[pool] for entry in self.holders().values()])
+        return sum([page in entry.pages[pool] for entry in self.entries()])
 
     def is_shared(self, page: Page, pool: int) -> bool:
         """Whether at least two hold the page, of whom one may be a transfer."""
@@ -235,7 +240,7 @@ class Holdings:
     def columns(self, page: Page, pool: int) -> int:
         """Committed columns of a page that lives."""
         size, found = self.page_size[pool], [0]
-        for entry in self.holders().values():
+        for entry in self.entries():
             if page in entry.pages[pool]:
                 found.append(self.reach(entry)[pool] - entry.pages[pool].index(page) * size)
         return min(size, max(found))

@@ -1,4 +1,4 @@
-"""Runs in a child process: plants one fault, then a campaign or a given reproduction.
+"""Runs in a child process: plants one fault, then a campaign, seeds of the raw loop or a reproduction.
 
 ``python -m kvcrucible.fuzz.faults.child FAULT …``; FAULT ``none`` plants nothing: so the judge itself is judged.
 Kernels are the plain ones in torch: a fault can be planted in them, and a score does not hang on a compiler.
@@ -35,6 +35,8 @@ def main(arguments: list[str] | None = None) -> ExitStatus:
         plant(fault(options.fault))
     if options.reproduction is not None:
         return _reproduce(options.reproduction)
+    if options.raw is not None:
+        return _volume(options)
     return _campaign(options)
 
 
@@ -48,6 +50,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--raw", type=int, default=None, help="so many seeds of the raw loop, from --seed on")
     parser.add_argument("--out", type=Path, default=None, help="folder for the reproduction")
     parser.add_argument("--processor-seconds", type=int, default=None, help="end by SIGXCPU after so many")
     parser.add_argument(
@@ -70,6 +73,19 @@ def _campaign(options: argparse.Namespace) -> ExitStatus:
     if report.failure is not None and options.out is not None:
         path = write(options.out, report.failure.setting, report.failure.steps, report.failure.violations)
     json.dump(report_to_plain(report, path), sys.stdout)
+    return ExitStatus.HELD if report.failure is None else ExitStatus.VIOLATION
+
+
+def _volume(options: argparse.Namespace) -> ExitStatus:
+    from kvcrucible.fuzz.reproduction import write
+    from kvcrucible.fuzz.volume import VolumePlan, run_volume, volume_to_plain
+
+    # In this process alone: another one would not have the fault.
+    report = run_volume(VolumePlan(first_seed=options.seed, seeds=options.raw, rules=options.steps))
+    path = None
+    if report.failure is not None and options.out is not None:
+        path = write(options.out, report.failure.setting, report.failure.steps, report.failure.violations)
+    json.dump(volume_to_plain(report, None if path is None else str(path)), sys.stdout)
     return ExitStatus.HELD if report.failure is None else ExitStatus.VIOLATION
 
 
