@@ -101,7 +101,7 @@ ORDERS: dict[str, Callable[[int], FreePages]] = {
 
 
 def honest(setting: Setting) -> EngineAdapter:
-    """Return the honest engine that a setting names; raises ``InputError`` at payload depth, where it does not exist."""
+    """Return the honest engine that a setting names; raises ``InputError`` at payload depth, where there is none."""
     if setting.depth is not Depth.LEDGER:
         raise InputError(f"{setting.engine} exists at ledger depth alone; use --depth ledger")
     order = ORDERS[setting.engine]

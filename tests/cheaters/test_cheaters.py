@@ -46,7 +46,9 @@ def test_there_are_twelve_cheaters_at_least_and_three_honest_engines() -> None:
 
 
 @pytest.mark.parametrize("name", CHEATS)
-def test_a_cheater_is_rejected_for_its_cheat(name: str, cases: list[tuple[Setting, tuple[Step, ...]]]) -> None:
+def test_a_cheater_is_rejected_for_its_cheat(
+    name: str, cases: list[tuple[Setting, tuple[Step, ...]]]
+) -> None:
     cheat = CHEATS[name]
     if cheat.depth is Depth.PAYLOAD:
         pytest.importorskip("torch")
@@ -98,7 +100,9 @@ def test_honest_engines_exist_at_ledger_depth_alone() -> None:
         build(Setting("honest-fifo", Depth.PAYLOAD))
 
 
-def test_a_false_alarm_and_a_cheater_that_gets_through_end_with_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_false_alarm_and_a_cheater_that_gets_through_end_with_status_1(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     app = typer.Typer()
     command.register(app)
     honest = ["judge", "honest", "--seeds", "4", "--seed", "0"]

@@ -113,12 +113,14 @@ def test_every_cell_of_a_small_workload_is_exact(name: str) -> None:
         tried = try_cell(cell)
         assert tried.violations == ()
         assert tried.ending is (Ending.LOST if cell.failure.site in LOSING else Ending.ROLLED_BACK)
-        assert tried.drained is (None if cell.failure.site in LOSING else True)
+        assert tried.emptied is (None if cell.failure.site in LOSING else True)
 
 
 def test_between_them_the_small_workloads_pass_every_site() -> None:
     passed = {
-        cell.failure.site for setting, steps in BY_HAND.values() for cell in cells_of(Workload(setting, steps))
+        cell.failure.site
+        for setting, steps in BY_HAND.values()
+        for cell in cells_of(Workload(setting, steps))
     }
     assert passed == set(Site)
 
@@ -127,7 +129,7 @@ def test_drawn_workloads_are_exact_in_every_cell() -> None:
     report = campaign.run(3, 250)
     assert report.failure is None
     assert report.total.exact == report.due_rollbacks
-    assert report.total.exact_drains == report.total.drains
+    assert report.total.emptied_exactly == report.total.emptied
     assert report.due_rollbacks >= 250
 
 
@@ -142,7 +144,6 @@ def test_workloads_are_those_of_their_seed() -> None:
 
 def nothing(*_: Any, **__: Any) -> None:
     """Do nothing."""
-
 
 
 @pytest.mark.parametrize(
@@ -183,9 +184,9 @@ def test_a_failure_that_never_happens_proves_nothing() -> None:
     assert any("failures that happened" in found.message for found in try_cell(cell).violations)
 
 
-def test_a_drain_that_leaves_something_is_told() -> None:
+def test_emptying_that_leaves_something_is_told() -> None:
     subject = Subject(SETTING, written())
-    assert subject.drain() == []
+    assert subject.empty() == []
     subject.engine.pools[0].reserve(1)
     assert [found.invariant for found in not_initial(subject.snapshot())] == ["no-leak-at-quiescence"]
 
