@@ -195,12 +195,16 @@ def _depths(engine: str, depth: str) -> Any:
     from kvcrucible.contract.extras import install_remedy
     from kvcrucible.fuzz.adapters.registry import ENGINES, PAYLOAD_ONLY
     from kvcrucible.fuzz.campaign import default_depths
+    from kvcrucible.fuzz.cheaters.cheats import CHEATS
+    from kvcrucible.fuzz.cheaters.registry import judges_own
     from kvcrucible.fuzz.setting import Depth
 
     if depth not in (*Depth, "both"):
         raise InputError(f"unknown depth {depth!r}; use ledger, payload or both")
     if depth != "both":
         return (Depth(depth),)
+    if judges_own(engine) is not None:
+        return (CHEATS[engine].depth if engine in CHEATS else Depth.LEDGER,)
     if engine not in ENGINES:
         raise InputError(f"unknown engine {engine!r}; known: {', '.join(sorted(ENGINES))}")
     if engine in PAYLOAD_ONLY:

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     from kvcrucible.fuzz.canary.stages import StageResult
     from kvcrucible.fuzz.cheaters.trial import Trial
+    from kvcrucible.fuzz.volume import VolumeReport
 
-#: Workloads that each cheater gets at most, and that each honest engine has to hold in.
-_CHEATER_SEEDS, _HONEST_SEEDS = 300, 300
+#: Workloads that each cheater gets at most, and seeds in which each honest engine has to hold.
+_CHEATER_SEEDS, _HONEST_SEEDS = 300, 10_000
 
 #: Largest seed that is drawn when none is given; short enough to be typed again.
 _SEED_LIMIT = 1_000_000
@@ -39,7 +40,7 @@ def register(app: typer.Typer) -> None:
 
 def canary(
     stages: list[str] = typer.Argument(
-        None, help="Stages: ledger, payload, kernels, history, nth-failure; all."
+        None, help="Stages: ledger, raw, payload, kernels, history, nth-failure; all without."
     ),
     json_output: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
@@ -113,34 +114,46 @@ def cheaters(
 
 
 def honest(
-    seeds: int = typer.Option(
-        _HONEST_SEEDS, min=1, help="Workloads that every honest engine has to hold in."
-    ),
-    seed: int | None = typer.Option(
-        None, min=0, help="Seed of the workloads; drawn and printed when not given."
-    ),
+    seeds: int = typer.Option(_HONEST_SEEDS, min=1, help="Seeds in which every honest engine has to hold."),
+    seed: int | None = typer.Option(None, min=0, help="First seed; drawn and printed when not given."),
+    jobs: int = typer.Option(1, "--jobs", "-j", min=1, help="Processes; never more than there are cores."),
     json_output: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """Put engines before the judge that only grant free pages in another order; status 1 for a false alarm."""
     from kvcrucible.fuzz.cheaters.orders import ORDERS
-    from kvcrucible.fuzz.cheaters.trial import trial
+    from kvcrucible.fuzz.volume import VolumePlan, run_volume, volume_to_plain
 
     seed = secrets.randbelow(_SEED_LIMIT) if seed is None else seed
-    cases = Cases(seed, seeds)
     with stderr_console().status("putting honest engines before the judge", spinner="line"):
-        trials = [trial(name, cases) for name in ORDERS]
-    alarms = sum(one.rejected for one in trials)
+        reports = [run_volume(VolumePlan(name, seed, seeds), jobs) for name in ORDERS]
+    alarms = sum(report.failure is not None for report in reports)
     if json_output:
-        plain = [_trial_to_plain(one) for one in trials]
+        plain = [volume_to_plain(report, None) for report in reports]
         print_json({"format": "kvcrucible.honest/1", "seed": seed, "seeds": seeds, "engines": plain})
     else:
-        _print_trials("honest engines", [(one, "") for one in trials])
-        console().print(
-            f"[bold]{alarms} false alarms[/bold] in {seeds:,} workloads of each of {len(trials)} engines; with none, "
-            f"fewer than {3 / seeds:.1e} of workloads raise one (95 %); seed {seed}",
-            soft_wrap=True,
+        _print_honest(reports, alarms, seed)
+    if alarms:
+        raise typer.Exit(ExitStatus.VIOLATION)
+    interrupted = any(report.cut_short for report in reports)
+    raise typer.Exit(ExitStatus.INTERRUPTED if interrupted else ExitStatus.HELD)
+
+
+def _print_honest(reports: list[VolumeReport], alarms: int, seed: int) -> None:
+    from kvcrucible.cli.tables import Table
+
+    table = Table("engine", "verdict", "found", title="honest engines")
+    for heading in ("seeds", "operations", "bound (95 %)"):
+        table.add_column(heading, justify="right")
+    for report in reports:
+        failure = report.failure
+        found = "" if failure is None else safe(str(failure.violations[0]))
+        verdict = "held" if failure is None else "FALSE ALARM"
+        bound = "" if report.bound is None else f"< {report.bound:.1e}"
+        table.add_row(
+            report.plan.engine, verdict, found, f"{report.total.seeds:,}", f"{report.operations:,}", bound
         )
-    raise typer.Exit(ExitStatus.VIOLATION if alarms else ExitStatus.HELD)
+    console().print(table)
+    console().print(f"[bold]{alarms} false alarms[/bold] of {len(reports)} honest engines; first seed {seed}")
 
 
 class Cases:

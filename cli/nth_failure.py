@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kvcrucible.fuzz.nth_failure.campaign import NthFailureReport
 
-#: Cells that are tried unless told otherwise: the figure that is published.
+#: Cells that have to be rolled back unless told otherwise: the figure that is published.
 _DEFAULT_CELLS = 20_000
 
 #: Largest seed that is drawn when none is given; short enough to be typed again.
@@ -29,7 +29,9 @@ def register(app: typer.Typer) -> None:
     @app.command("nth-failure")
     def nth_failure(
         cells: int = typer.Option(
-            _DEFAULT_CELLS, min=1, help="Cells to try, at least: site, operation, k, how long."
+            _DEFAULT_CELLS,
+            min=1,
+            help="Cells that have to be rolled back, at least: site × operation × k × how long.",
         ),
         seed: int | None = typer.Option(
             None, min=0, help="Seed of the workloads; drawn and printed when not given."
@@ -78,7 +80,7 @@ def _run(seed: int, cells: int, seconds: float | None) -> NthFailureReport:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=stderr_console(), transient=True) as progress:
         task = progress.add_task("cells", total=cells)
-        return run(seed, cells, seconds, lambda report: progress.update(task, completed=report.total.cells))
+        return run(seed, cells, seconds, lambda report: progress.update(task, completed=report.due_rollbacks))
 
 
 def _print(screen: Console, report: NthFailureReport, path: Path | None) -> None:
@@ -86,12 +88,12 @@ def _print(screen: Console, report: NthFailureReport, path: Path | None) -> None
     from kvcrucible.contract.in_words import in_words
 
     table = Table("site", "operation", title="cells: site × operation × k × once or persistently")
-    for heading in ("tried", "exact rollbacks", "went on", "lost", "exact drains", "violated"):
+    for heading in ("tried", "exact rollbacks", "went on", "lost", "emptied exactly", "violated"):
         table.add_column(heading, justify="right")
     total = report.total
     rows = [(site.value, operation, line) for (site, operation), line in sorted(report.lines.items())]
     for site, operation, line in [*rows, ("all", "", total)]:
-        numbers = (line.cells, line.exact, line.went_on, line.lost, line.exact_drains, line.violated)
+        numbers = (line.cells, line.exact, line.went_on, line.lost, line.emptied_exactly, line.violated)
         table.add_row(site, operation, *[f"{number:,}" if number else "–" for number in numbers])
     screen.print(table)
     if report.failure is not None:
@@ -106,7 +108,7 @@ def _print(screen: Console, report: NthFailureReport, path: Path | None) -> None
     verdict = "VIOLATION" if report.failure else "cut short" if report.cut_short else "held"
     screen.print(
         f"[bold]{verdict}[/bold]: {total.cells:,} cells of {report.workloads} workloads, {total.exact:,} of "
-        f"{report.due_rollbacks:,} rollbacks exact, {total.exact_drains:,} of {total.drains:,} drains exact; "
+        f"{report.due_rollbacks:,} rollbacks exact, {total.emptied_exactly:,} of {total.emptied:,} emptied exactly; "
         f"{report.seconds:.0f} s, seed {report.seed}",
         soft_wrap=True,
     )

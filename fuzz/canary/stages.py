@@ -41,6 +41,7 @@ from kvcrucible.fuzz.nth_failure.failing import FailingPool
 from kvcrucible.fuzz.nth_failure.subject import Subject
 from kvcrucible.fuzz.nth_failure.workloads import Workload
 from kvcrucible.fuzz.setting import Depth, Setting
+from kvcrucible.fuzz.volume import VolumePlan, run_volume
 from kvcrucible.invariants.history.check import check_file
 from kvcrucible.invariants.history.outcome import Judgement
 
@@ -49,6 +50,9 @@ _EXAMPLES = {Depth.LEDGER: 6, Depth.PAYLOAD: 4}
 
 #: Most rules in one example.
 _STEPS = 8
+
+#: Seeds of the raw loop.
+_SEEDS = 6
 
 #: A short run that asks for promises, grants and uploads: what the stages without a campaign are judged by.
 _OPERATIONS: tuple[Operation, ...] = (
@@ -108,11 +112,19 @@ def run_stage(name: str) -> StageResult:
 def _campaign_at(depth: Depth) -> Stage:
     def stage(canary: bool) -> str | None:
         engine = CANARY if canary else "paged"
-        plan = campaign.Plan(engine, (depth,), _EXAMPLES[depth], _STEPS)
+        # Main alone without a Host tier: what the canary does wrong shows there, and it is found and shrunk sooner.
+        plan = campaign.Plan(
+            engine, (depth,), _EXAMPLES[depth], _STEPS, backends=(None,), profiles=("FP32",), hosts=(False,)
+        )
         failure = campaign.run(plan).failure
         return None if failure is None else str(failure.violations[0])
 
     return stage
+
+
+def _raw(canary: bool) -> str | None:
+    failure = run_volume(VolumePlan(CANARY if canary else "paged", seeds=_SEEDS, rules=_STEPS)).failure
+    return None if failure is None else str(failure.violations[0])
 
 
 class LeakyPool(FailingPool):
@@ -213,6 +225,7 @@ def _payload(canary: bool) -> str | None:
 #: Every stage that judges, by name.
 STAGES: dict[str, Stage] = {
     "ledger": _campaign_at(Depth.LEDGER),
+    "raw": _raw,
     "payload": _payload,
     "kernels": _kernels,
     "history": _history,

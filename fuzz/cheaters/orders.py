@@ -8,12 +8,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from kvcrucible.contract.config import PoolSpec
+from kvcrucible.contract.errors import InputError
 from kvcrucible.engine.free_pages import FreePages
 from kvcrucible.engine.pool import PagePool
 from kvcrucible.engine.streams import UnitFences
 from kvcrucible.fuzz.adapters.paged import PagedAdapter
 from kvcrucible.fuzz.adapters.protocol import EngineAdapter
-from kvcrucible.fuzz.setting import Setting
+from kvcrucible.fuzz.setting import Depth, Setting
 
 
 class FirstInFirstOut:
@@ -100,7 +101,9 @@ ORDERS: dict[str, Callable[[int], FreePages]] = {
 
 
 def honest(setting: Setting) -> EngineAdapter:
-    """Return the honest engine that a setting names, at ledger depth."""
+    """Return the honest engine that a setting names; raises ``InputError`` at payload depth, where there is none."""
+    if setting.depth is not Depth.LEDGER:
+        raise InputError(f"{setting.engine} exists at ledger depth alone; use --depth ledger")
     order = ORDERS[setting.engine]
 
     def pool(spec: PoolSpec, fences: UnitFences) -> PagePool:

@@ -26,7 +26,7 @@ _MOST_TRIES = 400
 class Line:
     """What came of the cells of one site in one kind of operation.
 
-    ``exact``: those that were rolled back and whose digest, checkers and drain agreed.  ``went_on``: admissions that
+    ``exact``: those that were rolled back and whose digest, checkers and emptying agreed.  ``went_on``: admissions that
     did something else instead and reported it.  ``lost``: where the engine said that it is lost.
     """
 
@@ -34,8 +34,8 @@ class Line:
     exact: int = 0
     went_on: int = 0
     lost: int = 0
-    drains: int = 0
-    exact_drains: int = 0
+    emptied: int = 0
+    emptied_exactly: int = 0
     violated: int = 0
 
     def add(self, tried: Tried) -> None:
@@ -46,8 +46,8 @@ class Line:
         self.went_on += held and tried.ending is Ending.WENT_ON
         self.lost += held and tried.ending is Ending.LOST
         self.violated += not held
-        self.drains += tried.drained is not None
-        self.exact_drains += tried.drained is True
+        self.emptied += tried.emptied is not None
+        self.emptied_exactly += tried.emptied is True
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ def run(
     source: Iterable[Workload] | None = None,
     build: Build = Subject,
 ) -> NthFailureReport:
-    """Try at least ``wanted`` cells; stop at the first violation, which comes out smaller.
+    """Try cells until at least ``wanted`` had to be rolled back; stop at the first violation, which comes out smaller.
 
     ``source``: the workloads, None for those of ``seed``.  ``build`` makes the engine that is failed.  Raises
     ``InvariantViolated`` for an engine that is wrong without any failure.
@@ -135,7 +135,7 @@ def run(
         report.seconds = time.perf_counter() - began
         if on_workload is not None:
             on_workload(report)
-        if report.failure is not None or report.total.cells >= wanted:
+        if report.failure is not None or report.due_rollbacks >= wanted:
             break
         if seconds is not None and report.seconds > seconds:
             report.cut_short = f"time limit of {seconds:g} s"

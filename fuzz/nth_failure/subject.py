@@ -79,7 +79,7 @@ class Subject:
         """Let all device effects take place."""
         self._device.synchronize()
 
-    def drain(self) -> list[Violation]:
+    def empty(self) -> list[Violation]:
         """End everything by public operations; return what is then not as it was at the start.  Mutates."""
         for unit in sorted(self.engine.units):
             self.operate(EndUnit(unit, commit=False))
@@ -112,12 +112,14 @@ class Subject:
 
 
 def not_initial(found: Snapshot) -> list[Violation]:
-    """Return how a drained engine differs from a new one: every pool and the arena have their initial free set."""
+    """Return how an emptied engine differs from a new one: every pool and the arena have their initial free set."""
     violations: list[Violation] = []
 
     def require(what: str, is_: object, due: object) -> None:
         if is_ != due:
-            violations.append(mismatch("no-leak-at-quiescence", f"{what} after the drain", is_, due))
+            violations.append(
+                mismatch("no-leak-at-quiescence", f"{what} after everything has ended", is_, due)
+            )
 
     for number, pool in enumerate(found.pools):
         require(f"counters of {pool.name}", found.counters[number], (0, 0, pool.capacity))
