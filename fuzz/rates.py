@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from importlib import resources
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -128,7 +129,7 @@ def _profile(plan: VolumePlan, rates: Rates) -> None:
     profile.enable()
     run_block(plan, plan.first_seed, PROFILED_SEEDS)
     profile.disable()
-    package = Path(__file__).resolve().parent.parent
+    package = Path(str(resources.files("kvcrucible")))
     found: Counter[str] = Counter()
     named: Counter[str] = Counter()
     calls: Counter[str] = Counter()
@@ -148,7 +149,7 @@ def _profile(plan: VolumePlan, rates: Rates) -> None:
 def _place(package: Path, path: str) -> tuple[str, str]:
     """Return the folder of the package in which a profiled function lies, and its file as it is shown."""
     try:
-        inside = Path(path).resolve().relative_to(package)
-    except (OSError, ValueError):
+        inside = Path(path).relative_to(package)
+    except ValueError:
         return "Python", Path(path).name
     return (inside.parts[0] if inside.parts[0] in _FOLDERS else "Python"), inside.as_posix()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
+from importlib import resources
 
 #: Seconds that git may take; it answers at once or not at all.
 _GIT_SECONDS = 10
@@ -14,18 +14,18 @@ def source_commit() -> str | None:
 
     None for an installed package, and where there is no git.
     """
-    folder = Path(__file__).resolve().parent
+    folder = str(resources.files("kvcrucible.fuzz"))
     commit, changes = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain")
     # A checkout of something else that merely holds this folder, as a site-packages may be, tracks none of it.
-    if commit is None or not _git(folder, "ls-files", Path(__file__).name):
+    if commit is None or not _git(folder, "ls-files", "source.py"):
         return None
     return commit if changes == "" else f"{commit}+changes"
 
 
-def _git(folder: Path, *words: str) -> str | None:
+def _git(folder: str, *words: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *words],
+            ["git", "-C", folder, *words],
             capture_output=True,
             text=True,
             check=False,
