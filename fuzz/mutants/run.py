@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from queue import SimpleQueue
@@ -88,9 +88,12 @@ def run_mutants(
 ) -> list[MutantRun]:
     """Judge mutants, at most ``jobs`` and no more than this process has cores at a time; runs in the given order.
 
-    ``on_done`` is called after each, in that order, by the caller's own thread.
+    ``on_done`` is called after each, as they end, by the caller's own thread.
     """
-    jobs = max(1, min(jobs, usable_cores()))
+    mutants = list(mutants)
+    jobs = min(jobs, usable_cores(), len(mutants))
+    if not jobs:
+        return []
     idle: SimpleQueue[Server] = SimpleQueue()
 
     def one(mutant: Mutant | None) -> MutantRun:
@@ -100,16 +103,19 @@ def run_mutants(
         finally:
             idle.put(server)
 
-    done: list[MutantRun] = []
     # Servers end before the pool is waited for, so that an interruption does not wait for a survivor.
     with ThreadPoolExecutor(jobs) as pool, ExitStack() as servers:
         for _ in range(jobs):
             idle.put(servers.enter_context(Server()))
-        for run in pool.map(one, mutants):
-            done.append(run)
-            if on_done is not None:
-                on_done(run)
-    return done
+        waited = [pool.submit(one, mutant) for mutant in mutants]
+        try:
+            for done in as_completed(waited):
+                if on_done is not None:
+                    on_done(done.result())
+            return [done.result() for done in waited]
+        finally:
+            for done in waited:
+                done.cancel()
 
 
 def _run(mutant: str | None, told: dict[str, Any]) -> MutantRun:

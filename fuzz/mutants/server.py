@@ -27,9 +27,13 @@ from kvcrucible.fuzz.mutants.verdicts import OUT_OF_MEMORY, MutantVerdict
 
 #: What is imported before the first fork: all of it heavy, none of it knows an engine.
 PRELOADED = (
+    "concurrent.futures.process",
+    "yaml",
+    "kvcrucible.contract.codec",
     "kvcrucible.fuzz.coverage",
     "kvcrucible.fuzz.draws",
     "kvcrucible.fuzz.judge",
+    "kvcrucible.invariants.monitor",
     "kvcrucible.invariants.registry",
     "kvcrucible.reference.accounting",
 )
@@ -82,11 +86,12 @@ def preload() -> None:
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Judge one mutant in a child."""
     budget = Budget(**request["budget"])
+    server = os.getpid()
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         os.close(reading)
-        _be_the_child(request, budget, writing)
+        _be_the_child(request, budget, writing, server)
     os.close(writing)
     try:
         report = _hear(reading, budget.seed_seconds * CLOCK_FACTOR)
@@ -118,8 +123,8 @@ def _hear(reading: int, patience: float) -> bytes | None:
         heard += chunk
 
 
-def _be_the_child(request: dict[str, Any], budget: Budget, writing: int) -> None:
-    """Plant, judge, report and end the process."""
+def _be_the_child(request: dict[str, Any], budget: Budget, writing: int, server: int) -> None:
+    """Plant, judge, report and end the process; it ends too where the process ``server`` is gone."""
     status = 1
     try:
         nowhere = os.open(os.devnull, os.O_RDWR)
@@ -131,6 +136,8 @@ def _be_the_child(request: dict[str, Any], budget: Budget, writing: int) -> None
         def alive() -> None:
             # By default the signal ends the process wherever it is, within one call of C too.
             signal.setitimer(signal.ITIMER_PROF, budget.seed_seconds)
+            if os.getppid() != server:
+                os._exit(1)
             os.write(writing, _ALIVE)
 
         os.write(writing, json.dumps(_judged(request, budget, alive)).encode())
