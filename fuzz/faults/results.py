@@ -102,7 +102,7 @@ def read_results(path: Path) -> KeptRuns:
 
 def commit_of_this_code() -> str | None:
     """Return the commit of the checkout that this code is in, ``-dirty`` where it has changes; None outside of one."""
-    here = Path(__file__).resolve().parent
+    here = resources.files("kvcrucible.fuzz.faults")
     try:
         done = subprocess.run(
             ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
