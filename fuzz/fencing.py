@@ -93,7 +93,8 @@ def _leases(snapshot: Snapshot, *, transfers: bool) -> dict[Place, set[tuple[int
     """Return (owner, generation) of whoever leases each physical page: the spaces that hold it, or a transfer."""
     leases: dict[Place, set[tuple[int, int]]] = {}
     for (owner, pool), space in snapshot.spaces.items():
-        for page in (snapshot.pages[one] for one in space.pages):
+        # A space of a wrong engine may name a page that has ended: refcount-exact tells that.
+        for page in (snapshot.pages[one] for one in space.pages if one in snapshot.pages):
             leases.setdefault((pool, page.device), set()).add((owner, page.generation))
     for transfer in snapshot.transfers.values() if transfers else ():
         for move in transfer.moves:

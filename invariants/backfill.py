@@ -52,7 +52,8 @@ def _protected(snapshot: Snapshot, pool: int) -> int:
     held: set[int] = set()
     for key, kept in snapshot.continuations.items():
         spaces = [snapshot.spaces[key, one] for one in range(len(snapshot.pools))]
-        pages = [snapshot.pages[page] for space in spaces for page in space.pages]
+        # A space of a wrong engine may name a page that has ended: refcount-exact tells that.
+        pages = [snapshot.pages[page] for space in spaces for page in space.pages if page in snapshot.pages]
         if kept.pinned or any(page.in_transfer for page in pages):
             held.update([page.page for page in pages if page.pool == pool and page.device >= 0])
     for transfer in snapshot.transfers.values():

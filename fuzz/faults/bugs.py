@@ -1,8 +1,8 @@
 """Public bugs of paged KV caches: their ids, threads and failure classes, and which our engine cannot express.
 
-One file of ``public_bugs/`` for each failure class, which holds what is known of a bug but by whom it is re-created: that
-is said by the faults themselves (``recreates``).  An entry with ``not_expressible`` gives the reason why no small change
-of the engine or its kernels could have the same mechanism (decision 0026).
+One file of ``public_bugs/`` for each failure class.  By whom a bug is re-created is said by the faults themselves
+(``recreates``).  An entry with ``not_expressible`` gives the reason why no small change of the engine or its kernels
+could have the same mechanism (decision 0026).
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ class FaultRow:
 
     ``killed`` of ``runs`` campaigns found it; ``first``: by which invariant, with how many of them; ``fired``: with all
     that they named; ``alone``: the only one that was ever named, else None.  ``seeds``: campaigns until the first kill,
-    by their seeds; ``examples``, ``steps``: medians until a failure was seen; ``length``: of the shortest minimal example;
-    each None where there is none.
+    by their seeds; ``examples``, ``steps``: medians until a failure was seen; ``length``: of the shortest minimal
+    example; each None where there is none.
     """
 
     fault: str
@@ -77,7 +77,7 @@ def _row(name: str, runs: list[FaultRun]) -> FaultRow:
         depth=runs[0].depth,
         runs=len(runs),
         killed=len(killed),
-        first=dict(Counter(run.fired[0] for run in killed).most_common()),
+        first=dict(Counter(name for run in killed for name in run.fired[:1]).most_common()),
         fired=dict(fired.most_common()),
         alone=next(iter(fired)) if len(fired) == 1 else None,
         expected=any(run.expected for run in killed),

@@ -15,7 +15,15 @@ import yaml
 
 from kvcrucible.cli.faults import status_of
 from kvcrucible.contract.errors import CrucibleError, ExitStatus, InputError
-from kvcrucible.fuzz.faults.catalogue import MUTABLE, Fault, catalogue, catalogue_files, fault, source_of
+from kvcrucible.fuzz.faults.catalogue import (
+    MUTABLE,
+    Fault,
+    catalogue,
+    catalogue_files,
+    every_fault,
+    fault,
+    source_of,
+)
 from kvcrucible.fuzz.faults.overlay import plant
 from kvcrucible.fuzz.faults.run import (
     CampaignOptions,
@@ -216,7 +224,7 @@ def test_the_command_lists_shows_and_runs(tmp_path: Path) -> None:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
     listed = json.loads(kvcrucible("list", "--json").stdout)
-    assert [entry["id"] for entry in listed] == list(catalogue())
+    assert [entry["id"] for entry in listed] == list(every_fault())
     assert "re-creates KVB-043" in kvcrucible("show", "fork-shares-tail").stdout
     assert kvcrucible("run").returncode == ExitStatus.USAGE
     assert kvcrucible("run", "nonsense").returncode == ExitStatus.USAGE

@@ -74,3 +74,11 @@ def test_who_the_model_does_not_know_is_told_once_and_breaks_nothing(moving: Loc
     kept = {**snapshot.continuations, 9: replace(snapshot.continuations[0], continuation=9)}
     assert "replica-valid" not in told(moving, spaces=spaces, continuations=kept)
     assert told(moving, spaces={}, continuations={})[0] == "frontier-visibility"
+
+
+def test_a_space_that_names_a_page_which_has_ended_is_left_to_the_count_of_references(
+    moving: LockStep,
+) -> None:
+    pages = dict(moving.snapshot.pages)
+    del pages[0]
+    assert told(moving, pages=pages) == []

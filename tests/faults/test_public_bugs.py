@@ -1,0 +1,145 @@
+"""Public bugs keep their form, every one has a standing, and only what was measured counts as caught."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from kvcrucible.contract.errors import ExitStatus, InputError
+from kvcrucible.fuzz.faults.bugs import PublicBug, public_bug, public_bug_files, public_bugs
+from kvcrucible.fuzz.faults.catalogue import Fault, every_fault
+from kvcrucible.fuzz.faults.coverage import Covered, Standing, coverage, coverage_to_plain
+from kvcrucible.fuzz.faults.results import results_to_plain, write_results
+from kvcrucible.fuzz.faults.run import CampaignOptions, FaultRun, Verdict
+from kvcrucible.fuzz.setting import Depth
+from kvcrucible.invariants.registry import IDS
+
+BUG = PublicBug("KVB-900", "https://github.com/x/y/issues/1", "overflow")
+
+
+def fault(name: str, *bugs: PublicBug) -> Fault:
+    return Fault(name, "t", "kvcrucible.engine.m", name, "", Depth.LEDGER, ("lease-unique",), bugs, "m")
+
+
+def kept(of: Fault, verdict: Verdict = Verdict.KILLED, seed: int = 0) -> FaultRun:
+    return FaultRun(of.id, "ledger", seed, verdict, of.digest)
+
+
+def standing(bug: PublicBug, faults: list[Fault], *runs: FaultRun) -> Standing:
+    (one,) = coverage(runs, [bug], faults)
+    return one.standing
+
+
+def test_the_files_keep_their_schema() -> None:
+    text = resources.files("kvcrucible.fuzz.faults").joinpath("public_bugs.schema.json").read_text("utf-8")
+    validator = jsonschema.Draft202012Validator(json.loads(text))
+    files = public_bug_files()
+    assert len(files) == 15
+    classes = set()
+    for file in files:
+        plain = yaml.safe_load(file.read_text("utf-8"))
+        validator.validate(plain)
+        classes.add(plain["failure_class"])
+        assert [entry["id"] for entry in plain["bugs"]] == sorted(entry["id"] for entry in plain["bugs"])
+    assert len(classes) == len(files)
+    for change in ({"verdict": "caught"}, {"not_expressible": "no"}, {"id": "KVB-1"}):
+        assert not validator.is_valid({**plain, "bugs": [{**plain["bugs"][0], **change}]})
+
+
+def test_they_are_those_of_the_data() -> None:
+    folder = Path(
+        os.environ.get("KVCRUCIBLE_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data"
+    )
+    path = folder / "public_bugs.yaml"
+    if not path.is_file():
+        pytest.skip("needs the collection of public bugs: set KVCRUCIBLE_DATA to the folder that holds it")
+    due = {
+        entry["id"]: (entry["url"], entry["failure_class"])
+        for entry in yaml.safe_load(path.read_text("utf-8"))
+    }
+    assert {bug.id: (bug.url, bug.failure_class) for bug in public_bugs().values()} == due
+
+
+def test_the_catalogue_is_as_large_as_it_claims() -> None:
+    assert len(every_fault()) >= 150
+    assert sum(bool(one.faults) for one in coverage()) >= 90
+
+
+def test_every_invariant_has_a_fault_that_expects_it() -> None:
+    expected = {invariant for one in every_fault().values() for invariant in one.expects}
+    assert [invariant for invariant in IDS if invariant not in expected] == []
+
+
+def test_an_unknown_bug_cannot_be_cited() -> None:
+    with pytest.raises(InputError, match="KVB-999"):
+        public_bug("KVB-999")
+
+
+def test_only_what_was_measured_is_caught() -> None:
+    first = fault("first", BUG)
+    assert standing(BUG, []) is Standing.OPEN
+    assert standing(BUG, [fault("other")], kept(fault("other"))) is Standing.OPEN
+    assert standing(BUG, [first]) is Standing.EXPRESSED
+    assert standing(BUG, [first], kept(first)) is Standing.CAUGHT
+    assert standing(replace(BUG, not_expressible="because"), []) is Standing.NOT_EXPRESSIBLE
+
+
+def test_every_fault_that_cites_a_bug_has_to_be_found_under_every_seed() -> None:
+    first, second = fault("first", BUG), fault("second", BUG)
+    assert standing(BUG, [first, second], kept(first)) is Standing.EXPRESSED
+    assert standing(BUG, [first, second], kept(first), kept(second)) is Standing.CAUGHT
+    for verdict in (Verdict.SURVIVED, Verdict.HUNG, Verdict.LOST, Verdict.NOT_RUN):
+        assert standing(BUG, [first], kept(first), kept(first, verdict, seed=1)) is Standing.MISSED
+    # What was run later counts.
+    assert standing(BUG, [first], kept(first, Verdict.SURVIVED), kept(first)) is Standing.CAUGHT
+
+
+def test_a_result_of_another_change_counts_for_nothing() -> None:
+    first = fault("first", BUG)
+    assert standing(BUG, [replace(first, replacement="else")], kept(first)) is Standing.EXPRESSED
+    assert replace(first, title="else").digest == first.digest
+
+
+def test_what_is_not_expressible_cannot_be_re_created() -> None:
+    with pytest.raises(InputError, match="KVB-900 is said not to be expressible, and first re-creates it"):
+        coverage([], [replace(BUG, not_expressible="because")], [fault("first", BUG)])
+
+
+def test_recall_is_over_all_that_are_expressible() -> None:
+    found = [Covered(BUG, (), one) for one in (Standing.CAUGHT, Standing.OPEN, Standing.NOT_EXPRESSIBLE)]
+    plain = coverage_to_plain(found, ["abc", None])
+    assert (plain["recall"], plain["expressible"], plain["caught"]) == (0.5, 2, 1)
+    assert plain["measured_at"] == ["abc"]
+    assert coverage_to_plain(found[1:])["recall"] is None
+
+
+def test_the_command_says_caught_only_by_results(tmp_path: Path) -> None:
+    def command(*arguments: str) -> tuple[int, str]:
+        line = [sys.executable, "-m", "kvcrucible", "faults", "coverage", *arguments]
+        done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
+        return done.returncode, done.stdout
+
+    status, text = command()
+    assert status == ExitStatus.HELD
+    assert "recall: not measured" in text
+    planted = every_fault()["share-counts-nothing"]
+    path = tmp_path / "runs.json"
+    write_results(path, results_to_plain([kept(planted)], [], CampaignOptions(), 1))
+    status, text = command("--results", str(path), "--json")
+    plain = json.loads(text)
+    assert status == ExitStatus.HELD
+    assert plain["caught"] == 1
+    assert {entry["id"]: entry["standing"] for entry in plain["bugs"]}["KVB-027"] == "caught"
+    write_results(path, results_to_plain([kept(planted, Verdict.SURVIVED)], [], CampaignOptions(), 1))
+    assert command("--results", str(path))[0] == ExitStatus.VIOLATION
+    path.write_text("[]")
+    assert command("--results", str(path))[0] == ExitStatus.USAGE
