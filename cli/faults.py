@@ -191,7 +191,7 @@ def _print_fault(fault: Fault) -> None:
     screen = console()
     screen.print(f"[bold]{safe(fault.id)}[/bold]: {safe(fault.title)}")
     screen.print(safe(fault.mechanism))
-    seen = f"seen at depth {fault.depth.value}" if fault.part == "engine" else "seen by kernel campaigns"
+    seen = f"seen at depth {fault.depth.value}" if fault.part == "engine" else f"seen by trying {fault.part}"
     screen.print(f"{seen}; told by {', '.join(fault.expects)}")
     for bug in fault.recreates:
         screen.print(f"re-creates {safe(bug.id)} {safe(bug.url)}")

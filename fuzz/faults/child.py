@@ -13,6 +13,7 @@ import os
 import resource
 import sys
 import traceback
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from kvcrucible.contract.errors import ExitStatus
@@ -69,17 +70,18 @@ def _campaign(options: argparse.Namespace) -> ExitStatus:
     keep_out_of_the_working_folder()
     depths = tuple(Depth(depth) for depth in options.depth) or default_depths()
     backends = (None, *BACKENDS) if options.backend is None else (options.backend,)
-    report = run(
-        Plan(
-            "paged",
-            depths,
-            options.examples,
-            options.steps,
-            options.seed,
-            backends=backends,
-            shrink=not options.no_shrink,
-        )
+    plan = Plan(
+        "paged",
+        depths,
+        options.examples,
+        options.steps,
+        options.seed,
+        backends=backends,
+        shrink=not options.no_shrink,
     )
+    # Libraries talk on standard output too (Hypothesis of a slow shrink), where nothing but the report may stand.
+    with redirect_stdout(sys.stderr):
+        report = run(plan)
     path = None
     if report.failure is not None and options.out is not None:
         path = write(options.out, report.failure.setting, report.failure.steps, report.failure.violations)

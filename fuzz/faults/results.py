@@ -102,12 +102,19 @@ def read_results(path: Path) -> KeptRuns:
 
 def commit_of_this_code() -> str | None:
     """Return the commit of the checkout that this code is in, ``-dirty`` where it has changes; None outside of one."""
-    here = Path(__file__).resolve().parent
+    # An installed copy may lie within a checkout of something else, which tracks none of it.
+    if _git("ls-files", "--error-unmatch", "catalogue.py") is None:
+        return None
+    return _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+
+
+def _git(*arguments: str) -> str | None:
+    """Return what git says in this package's folder; None where it is not there, refuses or does not answer."""
+    here = str(resources.files("kvcrucible.fuzz.faults"))
     try:
         done = subprocess.run(
-            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            capture_output=True, text=True, check=False, timeout=30,
-        )  # fmt: skip
+            ["git", "-C", here, *arguments], capture_output=True, text=True, check=False, timeout=30
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None if done.returncode == 0 else None

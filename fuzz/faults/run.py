@@ -228,6 +228,7 @@ def _kernel_run(blank: FaultRun, trial: Trial, target: str) -> FaultRun:
             sought.profiles,
             sought.lengths,
             fault=blank.fault,
+            shrink=options.shrink,
         )
     try:
         report = run_target(TARGETS[target], plan)

@@ -71,8 +71,12 @@ def run(
     chosen_seed: int,
     seconds: float | None = None,
     on_cell: Callable[[KernelReport], None] | None = None,
+    *,
+    shrink: bool = True,
 ) -> KernelReport:
-    """Try every cell of ``wanted`` with so many examples, in order; stop at the first violation, shrunk."""
+    """Try every cell of ``wanted`` with so many examples, in order; stop at the first violation, which ``shrink`` makes
+    small: where kernels are interpreted that takes minutes.
+    """
     from kvcrucible.fuzz.kernels.checks import check
 
     report, started = KernelReport(target.name, chosen_seed, wanted), time.monotonic()
@@ -84,7 +88,7 @@ def run(
         if seconds is not None and time.monotonic() - started > seconds:
             report.cut_short = True
             break
-        report.failure = _try(cell, examples_a_cell, chosen_seed + number, judge, report.tried)
+        report.failure = _try(cell, examples_a_cell, chosen_seed + number, judge, report.tried, shrink)
         report.seconds = time.monotonic() - started
         if on_cell is not None:
             on_cell(report)
@@ -99,8 +103,9 @@ def _try(
     cell_seed: int,
     judge: Callable[[Case], list[Violation]],
     tried: Counter[Cell],
+    shrink: bool,
 ) -> tuple[Case, tuple[Violation, ...]] | None:
-    """Draw examples of one cell; return the smallest that fails, None where all hold."""
+    """Draw examples of one cell; return the smallest or the first that fails, None where all hold."""
     failing: list[Case] = []
 
     @seed(cell_seed)
@@ -109,7 +114,7 @@ def _try(
         deadline=None,
         database=None,
         derandomize=False,
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,
     )

@@ -11,12 +11,17 @@ import argparse
 import json
 import sys
 import traceback
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvcrucible.contract.errors import ExitStatus
 from kvcrucible.contract.profiles import PROFILES
 from kvcrucible.fuzz.faults.overlay import plant
 from kvcrucible.fuzz.kernels.cells import CLASSES, KERNELS, all_cells, pairwise
+
+if TYPE_CHECKING:
+    from kvcrucible.fuzz.kernels.campaign import KernelReport
 
 #: Names the kernels as they are.
 NO_FAULT = "none"
@@ -24,7 +29,16 @@ NO_FAULT = "none"
 
 def main(arguments: list[str] | None = None) -> ExitStatus:
     """Carry out the command line and return the exit status."""
-    options = _parse(arguments)
+    # Libraries talk on standard output too (Hypothesis of a slow shrink), where nothing but the report may stand.
+    with redirect_stdout(sys.stderr):
+        report = _report(_parse(arguments))
+    json.dump(report.to_plain(), sys.stdout)
+    if report.failure is not None:
+        return ExitStatus.VIOLATION
+    return ExitStatus.INCONCLUSIVE if report.cut_short else ExitStatus.HELD
+
+
+def _report(options: argparse.Namespace) -> KernelReport:
     if options.fault != NO_FAULT:
         from kvcrucible.fuzz.faults.catalogue import kernel_catalogue, source_of
 
@@ -60,11 +74,16 @@ def main(arguments: list[str] | None = None) -> ExitStatus:
             sys.stderr.write(f"{done} {len(report.wanted)} {report.tried.total()}\n")
             sys.stderr.flush()
 
-        report = run(target, wanted, options.examples, options.seed, options.seconds, progress)
-    json.dump(report.to_plain(), sys.stdout)
-    if report.failure is not None:
-        return ExitStatus.VIOLATION
-    return ExitStatus.INCONCLUSIVE if report.cut_short else ExitStatus.HELD
+        report = run(
+            target,
+            wanted,
+            options.examples,
+            options.seed,
+            options.seconds,
+            progress,
+            shrink=not options.no_shrink,
+        )
+    return report
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -78,6 +97,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--profile", action="append", default=[])
     parser.add_argument("--length", action="append", default=[], help="class of lengths")
     parser.add_argument("--pairwise", action="store_true", help="few cells that hold every pair")
+    parser.add_argument("--no-shrink", action="store_true", help="leave what fails as it was first seen")
     parser.add_argument("--case", type=Path, default=None, help="run this file's case instead of a campaign")
     return parser.parse_args(arguments)
 

@@ -24,7 +24,10 @@ _LAST_WORDS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class KernelPlan:
-    """What a kernel campaign tries on each target; no kernels, profiles or lengths means all; ``seconds``: for one."""
+    """What a kernel campaign tries on each target; no kernels, profiles or lengths means all; ``seconds``: for one.
+
+    ``shrink``: whether a failing case is made small.
+    """
 
     examples_a_cell: int = 2
     seed: int = 0
@@ -35,6 +38,7 @@ class KernelPlan:
     pairwise: bool = False
     case: Path | None = None
     fault: str = NO_FAULT
+    shrink: bool = True
     on_progress: Callable[[str, int, int], None] | None = field(default=None, compare=False)
 
 
@@ -130,6 +134,8 @@ def _arguments(plan: KernelPlan) -> list[str]:
             arguments += [name, value]
     if plan.pairwise:
         arguments.append("--pairwise")
+    if not plan.shrink:
+        arguments.append("--no-shrink")
     if plan.case is not None:
         arguments += ["--case", str(plan.case)]
     return arguments

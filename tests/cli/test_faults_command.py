@@ -14,7 +14,7 @@ from kvcrucible.cli import model as model_command
 from kvcrucible.contract.errors import ExitStatus, InputError
 from kvcrucible.engine.model import fetch
 from kvcrucible.fuzz.faults import run
-from kvcrucible.fuzz.faults.catalogue import catalogue
+from kvcrucible.fuzz.faults.catalogue import every_fault
 from kvcrucible.fuzz.faults.run import FaultRun, Verdict
 
 
@@ -27,7 +27,7 @@ def invoke(*arguments: str) -> Result:
 
 def test_one_fault_as_json_is_its_entry_of_the_list() -> None:
     listed = json.loads(invoke("faults", "list", "--json").output)
-    assert [entry["id"] for entry in listed] == list(catalogue())
+    assert [entry["id"] for entry in listed] == list(every_fault())
     shown = invoke("faults", "show", listed[0]["id"], "--json")
     assert json.loads(shown.output) == listed[0]
 

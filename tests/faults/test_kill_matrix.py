@@ -11,7 +11,13 @@ import jsonschema
 import pytest
 
 from kvcrucible.contract.errors import ExitStatus, InputError
-from kvcrucible.fuzz.faults.catalogue import catalogue, every_fault, fault, kernel_catalogue
+from kvcrucible.fuzz.faults.catalogue import (
+    catalogue,
+    every_fault,
+    fault,
+    kernel_catalogue,
+    planner_catalogue,
+)
 from kvcrucible.fuzz.faults.matrix import fault_rows, invariant_rows, matrix_to_plain
 from kvcrucible.fuzz.faults.results import (
     MAX_BYTES,
@@ -129,8 +135,8 @@ def test_without_shrinking_a_campaign_says_what_it_saw_first() -> None:
     assert done.digest == fault("share-counts-nothing").digest
 
 
-def test_both_parts_have_ids_of_their_own_and_kernel_faults_run_where_they_show() -> None:
-    assert len(every_fault()) == len(catalogue()) + len(kernel_catalogue())
+def test_all_parts_have_ids_of_their_own_and_kernel_faults_run_where_they_show() -> None:
+    assert len(every_fault()) == len(catalogue()) + len(kernel_catalogue()) + len(planner_catalogue())
     chosen = [fault("share-counts-nothing"), fault("copy-whole-page"), fault("bfloat16-cut")]
     assert [trial.target for trial in trials_of(chosen, CampaignOptions())] == [None, "torch", "interpreter"]
     controls = unchanged_trials(chosen, CampaignOptions())

@@ -86,6 +86,23 @@ def test_a_campaign_that_runs_out_of_time_says_what_it_left_out() -> None:
     assert len(report.uncovered) > 0
 
 
+def test_what_libraries_print_does_not_spoil_the_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kvcrucible.fuzz.kernels import campaign, child
+
+    def talkative(target: Any, wanted: Any, *rest: Any, **more: Any) -> campaign.KernelReport:
+        print("WARNING: this takes long")
+        assert more == {"shrink": False}
+        return campaign.KernelReport(target.name, 0, wanted)
+
+    monkeypatch.setattr(campaign, "run", talkative)
+    assert child.main(["none", "torch", "--kernel", "copy", "--length", "1", "--no-shrink"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["cells"] == 12
+    assert "takes long" in printed.err
+
+
 def test_statuses_of_several_targets() -> None:
     from kvcrucible.contract.errors import ExitStatus
     from kvcrucible.fuzz.kernels.run import status_of
@@ -140,7 +157,7 @@ def test_a_planted_fault_is_found(fault: Any) -> None:
     if reason is not None:
         pytest.skip(reason)
     where = {"kernels": sought.kernels, "profiles": sought.profiles, "lengths": sought.lengths}
-    report = run_target(target, KernelPlan(4, 0, fault=fault.id, **where))
+    report = run_target(target, KernelPlan(4, 0, fault=fault.id, shrink=False, **where))
     assert report["failure"] is not None, report
     found = {violation["invariant"] for violation in report["failure"]["violations"]}
     assert found & set(fault.expects), report["failure"]
