@@ -88,7 +88,11 @@ class Engine:
         self.rows = RowLeases(config.max_concurrency, len(config.pools), self.touched)
         self.tables = tables_of(config, self.storages, self.stream, self.touched, self.work)
         self.cache = ContextCache(
-            self.ledger, self.touched, token_hash, policy if policy is not None else policy_of(config)
+            self.ledger,
+            self.touched,
+            token_hash,
+            policy if policy is not None else policy_of(config),
+            tiered=config.host is not None,
         )
         self.queue: OrderedDict[int, Request] = OrderedDict()
         self.sequences: dict[int, Sequence] = {}
