@@ -200,7 +200,8 @@ class Started(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=Tr
     for ``restore``; the Host slots stay as clean copies.  From Device: what nobody holds but the continuation and those
     ``beside`` it, into ``extents`` as for ``demote``; for their sake the Host copies of those ``given_up`` (of pages
     that are visible on Device and not the continuation's own) were freed before, and those ``evicted``, on Host alone,
-    released.  One that is split by ``more`` is the last of one part and the first of the next.
+    released.  One that is split by ``more`` is the last of one part and the first of the next: its lists go on, what
+    else it says is said again.
     """
 
     transfer: Id

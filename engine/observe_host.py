@@ -23,7 +23,6 @@ from kvcrucible.engine.host.transfer import Move
 from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.pool import generation_of, page_of
 
-
 #: Device replicas have no place of their own to tell apart, so that most pages share a few equal ones.
 _device_replica = lru_cache(maxsize=4096)(ReplicaState)
 

@@ -81,10 +81,10 @@ class TransferPinned(Checker):
                     yield self.mismatch(
                         f"{subject}, device {move.device}", "retiring", "its own until the end"
                     )
-                if move.page in pages or move.extent in arena:
-                    if move.slot not in live.get(move.extent, ()):
-                        where = f"slot {move.slot} of extent {move.extent}"
-                        yield self.mismatch(f"{subject}, {where}", "not live", "live until the end")
+                judged = move.page in pages or move.extent in arena
+                if judged and move.slot not in live.get(move.extent, ()):
+                    where = f"slot {move.slot} of extent {move.extent}"
+                    yield self.mismatch(f"{subject}, {where}", "not live", "live until the end")
         for key in pages:
             now = snapshot.pages.get(key)
             if key in named or (now is not None and _pinned(now)):

@@ -208,7 +208,7 @@ class HostTier:
     def in_use(self, pages: Sequence[ReplicatedPage]) -> bool:
         """Tell whether an active sequence holds one of the pages."""
         in_use = self._residency.in_use
-        return any([in_use(_logical(page)) for page in pages])
+        return any(in_use(_logical(page)) for page in pages)
 
     def free(self, tier: Tier, ends: Sequence[tuple[ReplicatedPage, Place]]) -> None:
         """Take places back; a device page that an outstanding unit has touched retires."""
