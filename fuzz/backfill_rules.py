@@ -8,7 +8,7 @@ from hypothesis.stateful import rule
 from kvcrucible.contract.operations import Cancel, Checkpoint, Finish, Pin, Schedule, Submit
 from kvcrucible.contract.tokens import canonical, count, prefix, run
 from kvcrucible.fuzz.draws import SOURCES, picks
-from kvcrucible.fuzz.rules import any_active, can
+from kvcrucible.fuzz.offers import any_active, can
 from kvcrucible.fuzz.succession import SuccessionRules
 
 

@@ -11,7 +11,7 @@ from kvcrucible.contract.semantics import ACTIVE
 from kvcrucible.contract.tokens import Tokens, canonical, count, prefix
 from kvcrucible.fuzz.backfill_rules import BackfillRules
 from kvcrucible.fuzz.draws import SOURCES, Length, lengths
-from kvcrucible.fuzz.rules import can
+from kvcrucible.fuzz.offers import can
 
 #: What the second of two prompts with equal tokens says of them; ``split``: one item twice, not one twice as long.
 #: What is ``beyond`` the prompt or ``overlapping`` is refused.

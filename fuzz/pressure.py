@@ -9,7 +9,8 @@ from kvcrucible.contract.media import spans_below
 from kvcrucible.contract.operations import Checkpoint, Finish, Fork, Lookup, Pin, Submit
 from kvcrucible.contract.tokens import canonical, count, prefix
 from kvcrucible.fuzz.draws import IDENTITIES, SOURCES, Length, identities, lengths, picks
-from kvcrucible.fuzz.rules import Rules, any_idle, can
+from kvcrucible.fuzz.offers import any_idle, can
+from kvcrucible.fuzz.rules import Rules
 
 
 class PressureRules(Rules):

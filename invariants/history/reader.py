@@ -16,7 +16,8 @@ import msgspec
 
 from kvcrucible.contract import history
 from kvcrucible.contract.errors import InputError
-from kvcrucible.contract.history import HISTORY_FORMAT, MAX_LINE_BYTES, MAX_PARTS, Header, Line
+from kvcrucible.contract.history import MAX_LINE_BYTES, MAX_PARTS, Line
+from kvcrucible.contract.history_header import HISTORY_FORMAT, Header
 from kvcrucible.invariants.history.outcome import Undecided
 
 #: Characters of a complaint about a line; the line may be long and hold anything.
