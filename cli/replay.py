@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from kvcrucible.contract.config import MAX_LOOKAHEAD
 from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
@@ -71,6 +72,13 @@ def replay(
         help="Pages that a Host tier has room for: continuations sink there and come back; 0 for none.",
     ),
     policy: str = typer.Option("lru", "--policy", help="Which continuation yields first: lru or cost-aware."),
+    lookahead: int = typer.Option(
+        0,
+        "--lookahead",
+        min=0,
+        max=MAX_LOOKAHEAD,
+        help="Requests behind one that waits that are looked at, to let pass who cannot delay it; 0 for none.",
+    ),
     history: Path | None = typer.Option(
         None, "--history", help="Write the engine's history here, for `kvcrucible check`."
     ),
@@ -101,6 +109,7 @@ def replay(
         seed,
         host_pages,
         policy,
+        lookahead,
     )
     requests = load_requests(trace, limit)
     with _collector_spared(), _progress(len(requests), quiet=as_json) as advance:
@@ -171,6 +180,7 @@ def _report(figures: Figures, trace: Path, total: int, settings: ReplaySettings,
                 "page_size": settings.page_size,
                 "host_pages": settings.host_pages,
                 "policy": settings.policy,
+                "lookahead": settings.lookahead,
             }
         )
     else:
@@ -259,6 +269,8 @@ def _rows(figures: Figures, total: int, settings: ReplaySettings) -> Iterator[tu
         yield "  refused", "0"
     for kind, times in figures.waits.items():
         yield f"  rounds in which the head waited, {kind}", f"{times:,}"
+    if settings.lookahead:
+        yield "  admitted past a head that waited", f"{figures.backfilled:,}"
     yield "prompt tokens", f"{figures.prompt_tokens:,}"
     yield "  hit", f"{figures.hit_tokens:,}"
     yield "  hit ratio", f"{figures.hit_ratio:.1%}"

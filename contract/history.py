@@ -1,8 +1,9 @@
 """Histories: what an engine did, as JSON Lines that any engine can write (DESIGN 6; decision 0017).
 
-The first line is the :class:`Header`; each further line is one operation with what came of it, told by its ``op``; the
-last is :class:`Close`.  The types here are the format: :func:`decoder` reads a line by them, and
-``schemas/history.schema.json`` is made from them.  ``docs/histories.md`` tells the author of an engine what to write.
+The first line is the :class:`~kvcrucible.contract.history_header.Header`; each further line is one operation with what
+came of it, told by its ``op``; the last is :class:`Close`.  The types are the format: :func:`decoder` reads a line by
+them, and ``schemas/history.schema.json`` is made from them.  ``docs/histories.md`` tells the author of an engine what
+to write.
 
 What every line may carry beside its own fields:
 
@@ -17,7 +18,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from enum import StrEnum
 from functools import cache
 from importlib import resources
 from typing import Annotated, Any, TypeAlias
@@ -25,14 +25,11 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from kvcrucible.contract.config import MAX_LOOKAHEAD
 from kvcrucible.contract.errors import RefusalKind
+from kvcrucible.contract.history_header import HISTORY_FORMAT, Header, Id, Positive, Signed, Text
 from kvcrucible.contract.media import MAX_MEDIA, MAX_TOKEN_TYPE, TokenSpan
 from kvcrucible.contract.operations import AdmissionMode, Identity, TransferOutcome, WaitingKind
 from kvcrucible.contract.tiers import Tier
-
-#: Name and version of the format; a change of meaning raises the number.
-HISTORY_FORMAT = "kvcrucible.history/1"
 
 #: Bytes of one line, its end included.  A prompt of 150,000 tokens in blocks of 64 takes three quarters of it; what is
 #: longer is written as several lines with ``more``.
@@ -41,14 +38,8 @@ MAX_LINE_BYTES = 64 << 10
 #: Lines that make one operation; bounds what is held before it can be judged at all (16 MiB of text).
 MAX_PARTS = 256
 
-#: Largest integer: 64-bit signed, as other languages hold it.
-MAX_INTEGER = 2**63 - 1
-
-Id: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
-Signed: TypeAlias = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 #: What a caller named; it may name nothing, and is then refused.
 Handle: TypeAlias = Signed
-Positive: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 #: (source, start, length): see ``contract/tokens.py``.
 Run: TypeAlias = tuple[Signed, Signed, Positive]
 Runs: TypeAlias = list[Run]
@@ -56,69 +47,6 @@ Counters: TypeAlias = list[tuple[Id, Id, Id]]
 PerPool: TypeAlias = list[list[Id]]
 #: (pool, page copied from, page copied to, columns).
 Copy: TypeAlias = tuple[Id, Id, Id, Id]
-Text: TypeAlias = Annotated[str, Meta(max_length=256)]
-
-
-class Shown(StrEnum):
-    """What a history shows; a rule that needs what is not shown is not judged, and the verdict says so."""
-
-    #: Which physical pages are granted, and not only how many.
-    PAGES = "pages"
-    #: ``generations`` beside ``pages``: how often each granted page has been granted.
-    GENERATIONS = "generations"
-    #: Rows of the block-table matrix.
-    ROWS = "rows"
-    #: Prompts and appended tokens are the real ones (else their runs only count).
-    TOKENS = "tokens"
-    #: Every hit is the longest that the contract allows, and candidates are tried in its order (DESIGN 4.9).
-    HITS = "hits"
-    #: Refusals and reasons to wait are the contract's, every one is written, and none is left out.
-    REFUSALS = "refusals"
-    #: Requests are admitted in the order in which they were submitted, but for those that may pass (decision 0021).
-    FIFO = "fifo"
-    #: Continuations are released in order of last use (else any that may be released may go first).
-    LRU = "lru"
-    #: ``copies``: every copy of a partial tail.
-    COPIES = "copies"
-    #: ``done`` of units, and pages that retire until their units are done (decision 0013).
-    FENCES = "fences"
-    #: A request waits until what it hits on Host is back (decision 0020); else such hits are left out.
-    RETURNS = "returns"
-
-
-class Pool(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One pool; ``page_bytes`` is the size of a page on Host, 0 where there is no Host tier."""
-
-    name: Text
-    capacity_pages: Annotated[int, Meta(ge=1, le=2**31 - 1)]
-    page_size: Annotated[int, Meta(ge=1, le=2**31)]
-    page_bytes: Id = 0
-
-
-class Host(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The Host tier's arena."""
-
-    capacity_bytes: Positive
-    alignment_bytes: Positive
-
-
-class Header(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The first line.
-
-    ``reserves``: admission promises the worst case, so that an admitted sequence always finishes.  ``shows``: names of
-    :class:`Shown`; unknown ones are refused, since a reader that does not know them cannot judge by them.
-    ``lookahead``: how many requests behind a waiting head one ``schedule`` looks at, to let some pass (decision 0021).
-    """
-
-    format: Text
-    engine: Text
-    pools: Annotated[list[Pool], Meta(min_length=1, max_length=2)]
-    max_context: Positive
-    max_concurrency: Positive
-    shows: list[Shown]
-    reserves: bool = True
-    host: Host | None = None
-    lookahead: Annotated[int, Meta(ge=0, le=MAX_LOOKAHEAD)] = 0
 
 
 class _Line(Struct, tag_field="op", forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -200,7 +128,8 @@ class Started(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=Tr
     for ``restore``; the Host slots stay as clean copies.  From Device: what nobody holds but the continuation and those
     ``beside`` it, into ``extents`` as for ``demote``; for their sake the Host copies of those ``given_up`` (of pages
     that are visible on Device and not the continuation's own) were freed before, and those ``evicted``, on Host alone,
-    released.  One that is split by ``more`` is the last of one part and the first of the next.
+    released.  One that is split by ``more`` is the last of one part and the first of the next: its lists go on, what
+    else it says is said again.
     """
 
     transfer: Id

@@ -54,7 +54,7 @@ def plan(
 ) -> Plan | None:
     """Return the first candidate that fits, None where the request has to wait.  Changes nothing."""
     if hit is not None and source is not None:
-        for mode, need, dropped in _with_hit(pools, request, hit.length, source):
+        for mode, need, dropped in _with_hit(cache, pools, request, hit.length, source):
             victims = fits(cache, pools, need, dropped, hit.source)
             if victims is not None:
                 return Plan(mode, need, tuple(dropped), source, hit.source, hit.length)
@@ -96,11 +96,11 @@ def move_need(spaces: Seq[AddressSpace], pools: Seq[PagePool], limit: int, posit
 
 
 def _with_hit(
-    pools: Seq[PagePool], request: Request, hit: int, source: Sequence | Continuation
+    cache: ContextCache, pools: Seq[PagePool], request: Request, hit: int, source: Sequence | Continuation
 ) -> Iterator[tuple[AdmissionMode, tuple[int, ...], list[LogicalPage]]]:
     """Yield the candidates that use the hit: mode, need, and the references that the source gives up."""
     # What a transfer has may be shared, not taken over (decision 0013).
-    kept = source if isinstance(source, Continuation) and not source.in_transfer else None
+    kept = source if isinstance(source, Continuation) and not cache.in_transfer(source) else None
     if kept is not None and _consumes(request, kept) and _is_whole(kept, hit):
         yield AdmissionMode.MOVE, move_need(source.spaces, pools, request.limit, hit), []
         return

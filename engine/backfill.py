@@ -66,7 +66,7 @@ def protected_pages(engine: Engine) -> list[int]:
     """
     held: list[set[int]] = [set() for _ in engine.pools]
     for kept in engine.cache.continuations.values():
-        if kept.pinned or kept.in_transfer:
+        if kept.pinned or engine.cache.in_transfer(kept):
             for space in kept.spaces:
                 held[space.pool].update([page.page for page in space.pages if page.device >= 0])
     for page in engine.host.moving() if engine.host is not None else ():

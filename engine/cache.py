@@ -8,21 +8,25 @@ caller.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from collections.abc import Sequence as Seq
 
 from kvcrucible.contract.operations import Hit, Identity
-from kvcrucible.contract.snapshot import Touched
+from kvcrucible.contract.snapshot import Tier, Touched
 from kvcrucible.contract.tokens import Tokens, count, prefix
 from kvcrucible.engine.pages import LogicalPage, PageLedger
 from kvcrucible.engine.policies import LeastRecentlyUsed, Policy
 from kvcrucible.engine.prefix import PrefixIndex, TokenHash
 from kvcrucible.engine.records import Continuation, Mark, Sequence
+from kvcrucible.engine.residency import Residency
 from kvcrucible.engine.space import AddressSpace, close_spaces
 
 
 class ContextCache:
-    """Continuations in order of last use, their session keys, and the checkpoints of continuations and sequences."""
+    """Continuations in order of last use, their session keys, and the checkpoints of continuations and sequences.
+
+    ``tiered``: the engine has a Host tier; ``residency`` says where retained pages are, None without one.
+    """
 
     def __init__(
         self,
@@ -30,13 +34,14 @@ class ContextCache:
         touched: Touched,
         token_hash: TokenHash = hash,
         policy: Policy | None = None,
+        *,
+        tiered: bool = False,
     ) -> None:
         self.continuations: OrderedDict[int, Continuation] = OrderedDict()
         self.index = PrefixIndex(token_hash)
         self.policy: Policy = policy if policy is not None else LeastRecentlyUsed()
         self.owners: dict[int, int] = {}
-        #: Continuations of which a page is visible on Host.
-        self.away: set[int] = set()
+        self.residency = Residency() if tiered else None
         self._sessions: dict[str, int] = {}
         self._ledger, self._touched = ledger, touched
         self._next_checkpoint = 0
@@ -107,6 +112,15 @@ class ContextCache:
 
     # -- continuations -------------------------------------------------------------------------------------------------
 
+    @property
+    def away(self) -> Set[int]:
+        """Continuations of which a page is visible on Host."""
+        return frozenset() if self.residency is None else self.residency.away
+
+    def in_transfer(self, kept: Continuation) -> bool:
+        """Tell whether one of its pages is in a transfer."""
+        return self.residency is not None and self.residency.of(kept).in_transfer
+
     def retain(self, sequence: Sequence) -> None:
         """Publish the sequence's spaces as a continuation, then release the one that its session key replaces."""
         self.mark(sequence)
@@ -122,6 +136,8 @@ class ContextCache:
             self._tick(),
         )
         self.continuations[kept.continuation] = kept
+        if self.residency is not None:
+            self.residency.add(kept)
         self.policy.used(kept)
         self._touch(kept)
         replaced = None
@@ -137,17 +153,35 @@ class ContextCache:
         self.unmark_beyond(kept.marks, -1)
         close_spaces(self._ledger, kept.spaces)
 
+    def set_aside(self, kept: Continuation) -> None:
+        """See that nothing more is sought of a continuation that is being given up; it stays in the cache."""
+        if self.residency is not None:
+            self.residency.remove(kept)
+
+    def put_back(self, kept: Continuation) -> None:
+        """Undo :meth:`set_aside`."""
+        if self.residency is not None:
+            self.residency.add(kept)
+
     def forget(self, kept: Continuation) -> None:
-        """Drop a continuation whose pages have been given up already, and its checkpoints."""
-        self.take(kept)
+        """Drop a continuation that was set aside and whose pages have been given up, and its checkpoints."""
+        self._leave(kept)
         self.unmark_beyond(kept.marks, -1)
         for space in kept.spaces:
             space.pages, space.frontier = [], 0
 
     def take(self, kept: Continuation) -> None:
         """Remove a continuation from the cache; its spaces and checkpoints are the caller's."""
+        self.set_aside(kept)
+        self._leave(kept)
+
+    def changed(self, pages: Iterable[LogicalPage]) -> None:
+        """Learn that the replicas of ``pages`` have changed."""
+        if self.residency is not None:
+            self.residency.changed(pages)
+
+    def _leave(self, kept: Continuation) -> None:
         del self.continuations[kept.continuation]
-        self.away.discard(kept.continuation)
         self.policy.gone(kept)
         if kept.session is not None and self._sessions.get(kept.session) == kept.continuation:
             del self._sessions[kept.session]
@@ -155,7 +189,11 @@ class ContextCache:
 
     def use(self, kept: Continuation) -> None:
         """Note that the continuation was the source of a fork."""
+        if self.residency is not None:
+            self.residency.remove(kept)
         kept.last_use = self._tick()
+        if self.residency is not None:
+            self.residency.add(kept)
         self.continuations.move_to_end(kept.continuation)
         self.policy.used(kept)
         self._touched.continuations.add(kept.continuation)
@@ -165,12 +203,28 @@ class ContextCache:
 
         With a Host tier those in a transfer are passed over, and those whose release would free nothing on Device.
         """
-        tiered = self._ledger.host is not None
-        for kept in self.continuations.values():
-            if kept.pinned or kept.continuation == protected:
-                continue
-            if not tiered or (kept.on_device and not kept.in_transfer):
+        residency = self.residency
+        offered = self.continuations.values() if residency is None else residency.yielding()
+        for kept in offered:
+            if not kept.pinned and kept.continuation != protected:
                 yield kept
+
+    def with_device_copies(self, protected: int | None) -> Iterator[tuple[Continuation, Seq[LogicalPage]]]:
+        """Yield, in the order of the policy, what may be released under pressure and has hidden Device copies, with
+        these copies as they are when its turn comes.
+        """
+        residency = self.residency
+        if residency is None:
+            return
+        offered = [
+            kept
+            for kept in residency.with_copies(Tier.DEVICE)
+            if not (kept.pinned or kept.continuation == protected or residency.of(kept).in_transfer)
+        ]
+        for kept in self.in_order(offered):
+            copies = residency.of(kept).device_copies
+            if copies:
+                yield kept, copies
 
     def yielding(self, protected: int | None) -> Iterator[Continuation]:
         """Yield what may be released under pressure, in the order of the policy."""
@@ -189,10 +243,6 @@ class ContextCache:
             if offered.pop(kept.continuation, None) is not None:
                 yield kept
         yield from offered.values()
-
-    def note_residency(self) -> None:
-        """Find out anew which continuations are away: visibility has moved.  Linear in the pages retained."""
-        self.away = {kept.continuation for kept in self.continuations.values() if not kept.resident}
 
     def room(
         self, short: list[int], dropped: Iterable[LogicalPage], protected: int | None
@@ -214,8 +264,7 @@ class ContextCache:
         for kept in self.yielding(protected):
             if max(short) <= 0:
                 break
-            for space in kept.spaces:
-                self._give_up(space.pages, given_up, short, own)
+            self._give_up(self.device_pages(kept), given_up, short, own)
             victims.append(kept)
         return victims if max(short) <= 0 else None
 
@@ -225,6 +274,10 @@ class ContextCache:
         own = {page for page in dropped if page.transfer is None and page.device >= 0}
         self._give_up(own, {}, left, own)
         return left
+
+    def device_pages(self, kept: Continuation) -> Iterable[LogicalPage]:
+        """Return the pages of a continuation that have a Device replica, pool by pool in logical order."""
+        return kept.pages() if self.residency is None else self.residency.of(kept).on_device
 
     def _tick(self) -> int:
         self._clock += 1

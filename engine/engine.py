@@ -19,7 +19,6 @@ from kvcrucible.contract.media import TokenSpan
 from kvcrucible.contract.operations import (
     DEFAULT_IDENTITY,
     Accepted,
-    AdmissionMode,
     Admitted,
     Hit,
     Identity,
@@ -33,8 +32,7 @@ from kvcrucible.contract.operations import (
 )
 from kvcrucible.contract.snapshot import Touched
 from kvcrucible.contract.tokens import Tokens, prefix
-from kvcrucible.engine import admission, backfill, guards, movement, starting, units
-from kvcrucible.engine.admission import Plan
+from kvcrucible.engine import admission, backfill, ending, guards, movement, starting, units
 from kvcrucible.engine.bundle import begin_cut_bundle, end_cut_bundle
 from kvcrucible.engine.cache import ContextCache
 from kvcrucible.engine.pages import LogicalPage, PageLedger
@@ -43,7 +41,6 @@ from kvcrucible.engine.pool import PagePool
 from kvcrucible.engine.prefix import TokenHash
 from kvcrucible.engine.records import Continuation, Request, Sequence, Unit, request_of
 from kvcrucible.engine.room import Room
-from kvcrucible.engine.space import close_spaces
 from kvcrucible.engine.spans import known_as
 from kvcrucible.engine.storage.interface import HostMemory, Storage
 from kvcrucible.engine.storage.null import per_pool
@@ -100,7 +97,11 @@ class Engine:
         self.rows = RowLeases(config.max_concurrency, len(config.pools), self.touched)
         self.tables = tables_of(config, self.storages, self.stream, self.touched, self.work)
         self.cache = ContextCache(
-            self.ledger, self.touched, token_hash, policy if policy is not None else policy_of(config)
+            self.ledger,
+            self.touched,
+            token_hash,
+            policy if policy is not None else policy_of(config),
+            tiered=config.host is not None,
         )
         self.queue: OrderedDict[int, Request] = OrderedDict()
         self.sequences: dict[int, Sequence] = {}
@@ -131,7 +132,7 @@ class Engine:
         guards.require_growth(max_new)
         request = request_of(self._next_sequence, Submit(known, max_new, session, consume, identity))
         guards.require_placeable(request.limit, self.config.max_context, self.pools)
-        sequence = self._number()
+        sequence = self.number()
         self.queue[sequence] = request
         return sequence
 
@@ -155,7 +156,7 @@ class Engine:
         self._enter()
         request = self.queue.get(sequence)
         if request is None:
-            self._require_known(sequence)
+            self.require_known(sequence)
             raise WrongState(f"admit sequence {sequence}", "it is not queued", "submit a request first")
         if sequence != next(iter(self.queue)):
             return Waiting(sequence, WaitingKind.BEHIND_HEAD)
@@ -189,7 +190,7 @@ class Engine:
         cancelled = units.end(self, record, commit, dict(accepted))
         del self.units[unit]
         for sequence in cancelled:
-            self._drop(self.sequences[sequence])
+            ending.drop(self, self.sequences[sequence])
         frontiers = tuple(
             (part.sequence, self.sequences[part.sequence].frontier)
             for part in record.parts
@@ -221,33 +222,7 @@ class Engine:
         ``SessionBusy``, ``NoRow`` or ``DeviceCapacity``.
         """
         self._enter()
-        asked = f"fork sequence {source} at {position}"
-        self._require_known(source)
-        if source in self.queue:
-            raise WrongState(asked, "it is queued", "admit it first")
-        guards.require_resident(source, self.cache.away, asked)
-        holder = self.holder(source)
-        if isinstance(holder, Sequence):
-            guards.require_idle(holder, asked)
-        if not 1 <= position <= holder.frontier:
-            raise BadArgument(
-                asked,
-                f"its committed frontier is {holder.frontier}",
-                "fork at a committed position from 1 on",
-            )
-        guards.require_growth(max_new)
-        limit = position + max_new
-        guards.require_placeable(limit, self.config.max_context, self.pools)
-        guards.require_session(session, self.active_sessions, asked)
-        guards.require_row(self.rows.free_rows, asked)
-        need = admission.fork_need(holder.spaces, self.pools, limit, position)
-        child = self._next_sequence
-        plan = Plan(AdmissionMode.FORK, need, (), holder, source, position)
-        with self.make_room(asked, need, protected=source):
-            starting.activate(
-                self, child, prefix(holder.tokens, position), holder.identity, session, position, plan, limit
-            )
-        return self._number()
+        return starting.fork(self, source, position, max_new, session)
 
     def truncate(self, sequence: int, position: int) -> None:
         """Cut an active sequence back to ``position`` tokens in every pool that stands above; afterwards nothing tells
@@ -300,9 +275,9 @@ class Engine:
         record = self.active(sequence, asked)
         guards.require_idle(record, asked)
         if not retain or record.smallest_frontier == 0:
-            self._drop(record)
+            ending.drop(self, record)
             return False
-        self._deactivate(record)
+        ending.deactivate(self, record)
         self.cache.retain(record)
         return True
 
@@ -316,7 +291,7 @@ class Engine:
             return True
         record = self.active(sequence, f"cancel sequence {sequence}")
         if record.unit is None:
-            self._drop(record)
+            ending.drop(self, record)
             return True
         record.cancel_recorded = True
         self.touched.sequences.add(sequence)
@@ -405,28 +380,16 @@ class Engine:
         copy = self.storages[pool].copy_columns
         self.stream.submit(partial(copy, pool, source_page, destination_page, columns), TAIL_COPY_LABEL)
 
-    def _number(self) -> int:
+    @property
+    def next_number(self) -> int:
+        """The sequence id that :meth:`number` takes next."""
+        return self._next_sequence
+
+    def number(self) -> int:
+        """Return the next sequence id, which is then taken."""
         sequence = self._next_sequence
         self._next_sequence += 1
         return sequence
-
-    def _deactivate(self, record: Sequence) -> None:
-        """Take back row, session key and unused reservation; the spaces and checkpoints are the caller's."""
-        self.touch(record)
-        for table in self.tables:
-            table.cut(record.row, 0)
-        self.rows.release(record.row)
-        for space, reservation in zip(record.spaces, record.reservations, strict=True):
-            self.pools[space.pool].close(reservation)
-        if record.session is not None:
-            del self.active_sessions[record.session]
-        del self.sequences[record.sequence]
-
-    def _drop(self, record: Sequence) -> None:
-        """End an active sequence and keep nothing of it."""
-        self._deactivate(record)
-        self.cache.unmark_beyond(record.marks, -1)
-        close_spaces(self.ledger, record.spaces)
 
     def release_all(self, victims: Seq[Continuation]) -> None:
         """Release continuations to make room, for good at once."""
@@ -446,7 +409,8 @@ class Engine:
         active = self.sequences.get(sequence)
         return active if active is not None else self.cache.continuations[sequence]
 
-    def _require_known(self, sequence: int) -> None:
+    def require_known(self, sequence: int) -> None:
+        """Refuse an id that names nothing alive; raises ``StaleHandle``."""
         if sequence in self.queue or sequence in self.sequences or sequence in self.cache.continuations:
             return
         state = "it has ended" if 0 <= sequence < self._next_sequence else "it was never given out"
@@ -457,13 +421,13 @@ class Engine:
         record = self.sequences.get(sequence)
         if record is not None:
             return record
-        self._require_known(sequence)
+        self.require_known(sequence)
         state, remedy = ("queued", "admit it") if sequence in self.queue else ("a continuation", "fork it")
         raise WrongState(asked, f"it is {state}", f"{remedy} first")
 
     def _continuation(self, continuation: int, asked: str) -> Continuation:
         kept = self.cache.continuations.get(continuation)
         if kept is None:
-            self._require_known(continuation)
+            self.require_known(continuation)
             raise WrongState(asked, "it is no continuation", "finish it with retain first")
         return kept

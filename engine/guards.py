@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from collections.abc import Set
 
 from kvcrucible.contract.errors import (
     BadArgument,
@@ -70,7 +71,7 @@ def no_pages(asked: str, need: Seq[int], pools: Seq[PagePool], continuations: in
     )
 
 
-def require_resident(source: int, away: set[int], asked: str) -> None:
+def require_resident(source: int, away: Set[int], asked: str) -> None:
     """Refuse to map what is not all visible on Device."""
     if source in away:
         raise WrongState(

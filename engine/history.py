@@ -14,7 +14,8 @@ from typing import IO, Any, cast
 from kvcrucible.contract import history, operations
 from kvcrucible.contract.config import LRU, EngineConfig
 from kvcrucible.contract.errors import InputError
-from kvcrucible.contract.history import HISTORY_FORMAT, MAX_LINE_BYTES, Header, Line, Shown
+from kvcrucible.contract.history import MAX_LINE_BYTES, Line
+from kvcrucible.contract.history_header import HISTORY_FORMAT, Header, Host, Pool, Shown
 from kvcrucible.contract.media import TokenSpan
 from kvcrucible.contract.operations import (
     DEFAULT_IDENTITY,
@@ -44,13 +45,13 @@ def header_of(config: EngineConfig, engine: str, shows: Iterable[Shown]) -> Head
         HISTORY_FORMAT,
         engine,
         [
-            history.Pool(pool.name, pool.capacity_pages, pool.page_size, pool.page_bytes if host else 0)
+            Pool(pool.name, pool.capacity_pages, pool.page_size, pool.page_bytes if host else 0)
             for pool in config.pools
         ],
         config.max_context,
         config.max_concurrency,
         sorted(shows),
-        host=None if host is None else history.Host(host.capacity_bytes, host.alignment_bytes),
+        host=None if host is None else Host(host.capacity_bytes, host.alignment_bytes),
         lookahead=config.lookahead,
     )
 

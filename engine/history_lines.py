@@ -20,6 +20,7 @@ def split(line: Line) -> tuple[Line, Line]:
     if isinstance(first, Begin) and isinstance(second, Begin) and len(first.work) == 1:
         (work,) = first.work
         first.work, second.work = ([part] for part in _split_work(work))
+        second.evicted = []
         return first, second
     # What else such a line says is short beside the pages of a transfer, or has been split off.
     if (
@@ -30,7 +31,8 @@ def split(line: Line) -> tuple[Line, Line]:
         and not getattr(first, "admitted", None)
     ):
         (started,) = first.started
-        first.started, second.started = ([part] for part in _split_pages(started))
+        first.started, second.started = ([part] for part in _split_started(started))
+        second.given_up = []
         return first, second
     lists = {
         name: value
@@ -57,6 +59,17 @@ def _split_pages(whole: Paged) -> tuple[Paged, Paged]:
     first, second = copy.copy(whole), copy.copy(whole)
     first.pages, second.pages = _halves(whole.pages)
     first.generations, second.generations = _halves(whole.generations)
+    return first, second
+
+
+def _split_started(started: Started) -> tuple[Started, Started]:
+    """Split one transfer: every list of it in halves, what else it says in both."""
+    first, second = _split_pages(started)
+    for name in ("extents", "beside", "given_up", "evicted"):
+        value = getattr(started, name)
+        half = len(value) // 2
+        setattr(first, name, value[:half])
+        setattr(second, name, value[half:])
     return first, second
 
 

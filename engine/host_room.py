@@ -6,6 +6,7 @@ then fit is it carried out.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from kvcrucible.contract.snapshot import Tier
 from kvcrucible.engine.host.slots import HostSlot
 from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.records import Continuation
+from kvcrucible.engine.residency import Residency
 
 if TYPE_CHECKING:
     from kvcrucible.engine.engine import Engine
@@ -78,14 +80,19 @@ def _copies(
     engine: Engine, sinks: Continuation, protected: int | None
 ) -> Iterator[tuple[Continuation, list[LogicalPage]]]:
     """Yield continuations with their Host copies that may be given up, in the order of the policy."""
-    own = {page.page for page in sinks.pages()}
+    residency = _residency(engine)
     others = [
         kept
-        for kept in engine.cache.continuations.values()
+        for kept in residency.with_copies(Tier.HOST)
         if kept is not sinks and kept.continuation != protected
     ]
     for kept in engine.cache.in_order(others):
-        found = [page for page in kept.hidden(Tier.HOST) if page.transfer is None and page.page not in own]
+        # A page of ``sinks`` itself is left out.
+        found = [
+            page
+            for page in residency.of(kept).host_copies
+            if sinks.continuation not in residency.retaining(page)
+        ]
         if found:
             yield kept, found
 
@@ -94,10 +101,11 @@ def _lower(engine: Engine, sinks: Continuation, protected: int | None) -> Iterat
     """Yield the continuations that are on Host alone, may be released, and yield before ``sinks``."""
     offered = [
         kept
-        for kept in engine.cache.continuations.values()
-        if kept is sinks
-        or not (kept.pinned or kept.continuation == protected or kept.on_device or kept.in_transfer)
+        for kept in _residency(engine).on_host_alone()
+        if not kept.pinned and kept.continuation != protected
     ]
+    # It has Device pages, and is among them to say where to stop.
+    insort(offered, sinks, key=lambda kept: kept.last_use)
     for kept in engine.cache.in_order(offered):
         if kept is sinks:
             return
@@ -112,6 +120,12 @@ def make_host_room(engine: Engine, room: HostRoom) -> None:
         # A page that two of them hold has lost its copy with the first.
         host.give_up(Tier.HOST, [page for page in found if not page.only_on_device])
     engine.release_all(room.victims)
+
+
+def _residency(engine: Engine) -> Residency:
+    residency = engine.cache.residency
+    assert residency is not None
+    return residency
 
 
 def _slot(page: LogicalPage) -> HostSlot:

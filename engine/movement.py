@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from kvcrucible.contract.operations import TransferEnded, TransferOutcome
@@ -29,8 +28,8 @@ _OUTCOMES = {
 
 def host_tier(engine: Engine, memory: HostMemory | None) -> HostTier | None:
     """Return the Host tier of an engine that is being built, None where its configuration has none."""
-    spec = engine.config.host
-    if spec is None:
+    spec, residency = engine.config.host, engine.cache.residency
+    if spec is None or residency is None:
         return None
     return HostTier(
         spec,
@@ -39,14 +38,14 @@ def host_tier(engine: Engine, memory: HostMemory | None) -> HostTier | None:
         host_memory_of(spec, memory, engine.storages),
         engine.stream,
         engine.copies,
-        partial(active_pages, engine),
+        residency,
         engine.touched,
         engine.work,
     )
 
 
 def active_pages(engine: Engine) -> set[int]:
-    """Return the ids of all pages that active sequences hold; linear in them, so asked for by transfers alone."""
+    """Return the ids of all pages that active sequences hold; linear in them."""
     return {
         page.page for record in engine.sequences.values() for space in record.spaces for page in space.pages
     }
@@ -74,11 +73,6 @@ def restore(engine: Engine, kept: Continuation, keep: bool) -> int:
         return host.start(Tier.HOST, pages, kept.continuation, keep)
 
 
-def movable(kept: Continuation) -> list[LogicalPage]:
-    """Return the pages that are visible on Device and in no transfer, pool by pool in logical order."""
-    return _at(kept, Tier.DEVICE)
-
-
 def restore_need(engine: Engine, pages: Iterable[LogicalPage]) -> list[int]:
     """Return how many Device pages of each pool ``pages`` take that are visible on Host: those without a copy there."""
     need = [0] * len(engine.pools)
@@ -92,10 +86,7 @@ def end_transfers(engine: Engine) -> tuple[TransferEnded, ...]:
     if engine.host is None:
         return ()
     over = engine.host.progress()
-    ended = tuple([_ended(number, transfer) for number, transfer in over])
-    if any(one.outcome is not TransferOutcome.ABANDONED for one in ended):
-        engine.cache.note_residency()
-    return ended
+    return tuple([_ended(number, transfer) for number, transfer in over])
 
 
 def _at(kept: Continuation, tier: Tier) -> list[LogicalPage]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from kvcrucible.contract.snapshot import (
     ExtentState,
@@ -22,13 +23,16 @@ from kvcrucible.engine.host.transfer import Move
 from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.pool import generation_of, page_of
 
+#: Device replicas have no place of their own to tell apart, so that most pages share a few equal ones.
+_device_replica = lru_cache(maxsize=4096)(ReplicaState)
+
 
 def page(held: LogicalPage) -> PageState:
     """Return a page with its replicas."""
     on_device: ReplicaState | None
     on_host: ReplicaState | None
     if held.only_on_device:
-        on_device, on_host = ReplicaState(held.epoch, held.committed, 0), None
+        on_device, on_host = _device_replica(held.epoch, held.committed, 0), None
     else:
         replicas = held.replicas
         on_device, on_host = _replica(replicas.at(Tier.DEVICE)), _replica(replicas.at(Tier.HOST))
@@ -78,7 +82,7 @@ def _replica(replica: Replica | None) -> ReplicaState | None:
     if isinstance(replica.place, HostSlot):
         extent, slot = replica.place.extent.serial, replica.place.slot
         return ReplicaState(replica.epoch, replica.coverage, replica.pins, extent, slot)
-    return ReplicaState(replica.epoch, replica.coverage, replica.pins)
+    return _device_replica(replica.epoch, replica.coverage, replica.pins)
 
 
 def _transfer(one: UnderWay) -> TransferState:

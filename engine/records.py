@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kvcrucible.contract.operations import Append, Identity, Submit, Work
-from kvcrucible.contract.snapshot import Tier
 from kvcrucible.contract.tokens import Tokens, count, prefix
 from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.pool import Reservation
@@ -114,29 +113,10 @@ class Continuation:
         for space in self.spaces:
             yield from space.pages
 
-    def hidden(self, tier: Tier) -> Iterator[LogicalPage]:
-        """Yield its pages that have a copy in ``tier`` and are visible in the other."""
-        for page in self.pages():
-            if page.only_on_device:
-                continue
-            replicas = page.replicas
-            if replicas.visible is not tier and replicas.at(tier) is not None:
-                yield page
-
-    @property
-    def in_transfer(self) -> bool:
-        """Whether one of its pages is in a transfer; linear in its pages."""
-        return any(page.transfer is not None for space in self.spaces for page in space.pages)
-
     @property
     def on_device(self) -> bool:
-        """Whether one of its pages has a Device replica, visible or not."""
-        return any(page.device >= 0 for space in self.spaces for page in space.pages)
-
-    @property
-    def resident(self) -> bool:
-        """Whether all its pages are visible on Device; linear in its pages."""
-        return all(page.visible is Tier.DEVICE for space in self.spaces for page in space.pages)
+        """Whether one of its pages has a Device replica, visible or not; linear in its pages."""
+        return any(page.device >= 0 for page in self.pages())
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from kvcrucible.contract.errors import HostGeometry
 from kvcrucible.contract.operations import TransferStarted, Waiting, WaitingKind
 from kvcrucible.contract.snapshot import Tier
-from kvcrucible.engine import movement
 from kvcrucible.engine.host_room import find_host_room, make_host_room
 from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.records import Continuation, Request
+from kvcrucible.engine.residency import Residency
 from kvcrucible.engine.room import Room
 
 if TYPE_CHECKING:
@@ -51,13 +51,11 @@ def relieve(
     if max(short) <= 0:
         return None
     if host is not None:
-        for kept in cache.yielding(protected) if cache.away else ():
-            copies = [page for page in kept.hidden(Tier.DEVICE) if page.transfer is None]
-            if copies:
-                room.give_up_copies(kept, copies)
-                short = cache.lacking(engine.short_of(need), dropped)
-                if max(short) <= 0:
-                    return None
+        for kept, copies in cache.with_device_copies(protected):
+            room.give_up_copies(kept, copies)
+            short = cache.lacking(engine.short_of(need), dropped)
+            if max(short) <= 0:
+                return None
     victims = cache.room(engine.short_of(need), dropped, protected)
     assert victims is not None, "giving up copies takes no room away"
     if host is not None:
@@ -80,18 +78,24 @@ def _sink(
     What sinks is what releasing them would free: pages that nobody holds but those who yield.  So what is shared with
     somebody who stays does not move, and what two share goes with the later of them.
     """
-    host = engine.host
+    host, residency = engine.host, engine.cache.residency
     assert host is not None
+    assert residency is not None
     started: list[TransferStarted] = []
     times: dict[int, int] = {}
     for index, kept in enumerate(victims):
         if max(short) <= 0:
             break
-        for page in kept.pages():
+        on_device = residency.of(kept).on_device
+        for page in on_device:
             times[page.page] = times.get(page.page, 0) + 1
         if kept.continuation in request.sunk:
             continue
-        pages = [page for page in movement.movable(kept) if times[page.page] == page.references]
+        pages = [
+            page
+            for page in on_device
+            if times[page.page] == page.references and page.visible is Tier.DEVICE and page.transfer is None
+        ]
         room = find_host_room(engine, kept, pages, protected) if pages else None
         if room is None:
             continue
@@ -120,7 +124,7 @@ def _sink(
                 kept.continuation,
                 Tier.DEVICE,
                 tuple(counts),
-                beside=_beside(kept, victims[:index]),
+                beside=_beside(residency, kept, victims[:index]),
                 given_up=room.given_up,
                 evicted=room.evicted,
             )
@@ -128,7 +132,8 @@ def _sink(
     return tuple(started)
 
 
-def _beside(kept: Continuation, before: Sequence[Continuation]) -> tuple[int, ...]:
+def _beside(residency: Residency, kept: Continuation, before: Sequence[Continuation]) -> tuple[int, ...]:
     """Return those of ``before`` with whom ``kept`` shares pages."""
-    own = {page.page for page in kept.pages()}
-    return tuple([other.continuation for other in before if any(page.page in own for page in other.pages())])
+    others: set[int] = set()
+    others.update(*[residency.retaining(page) for page in kept.pages() if page.references > 1])
+    return tuple([other.continuation for other in before if other.continuation in others])

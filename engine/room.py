@@ -27,16 +27,20 @@ class Room:
         self._parts: list[GivenUp | CopiesGivenUp] = []
         self._victims: list[Continuation] = []
         self._copies_of: list[int] = []
+        self._copied: list[LogicalPage] = []
 
     def give_up_copies(self, kept: Continuation, pages: Sequence[LogicalPage]) -> None:
         """Give up hidden Device copies of a continuation's pages."""
         self._parts.append(CopiesGivenUp(self._engine.ledger, pages))
+        self._engine.cache.changed(pages)
         self._copies_of.append(kept.continuation)
+        self._copied += pages
 
     def release(self, victims: Sequence[Continuation]) -> None:
         """Give up continuations; they stay in the cache until the operation has come to its end."""
         for kept in victims:
             self._engine.cache.policy.yields(kept)
+            self._engine.cache.set_aside(kept)
             for space in kept.spaces:
                 self._parts.append(GivenUp(self._engine.ledger, space.pool, space.pages, None, space.fence))
             self._victims.append(kept)
@@ -47,12 +51,15 @@ class Room:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        engine = self._engine
         # A lost engine stopped in the middle of its effects: nobody asks it any more, and others hold what was freed.
         if error is not None and not isinstance(error, EngineLost):
             for part in reversed(self._parts):
                 part.take_back()
+            for kept in self._victims:
+                engine.cache.put_back(kept)
+            engine.cache.changed(self._copied)
             return
-        engine = self._engine
         engine.given_up += self._copies_of
         for kept in self._victims:
             engine.cache.forget(kept)

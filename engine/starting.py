@@ -1,13 +1,15 @@
-"""How a sequence becomes active: admission of the queue's head, and what every start does (DESIGN 4.8, 4.9)."""
+"""How a sequence becomes active: admission of the queue's head, a fork by name, and what every start does (DESIGN 4.5,
+4.8, 4.9).
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvcrucible.contract.errors import DeviceCapacity, HostGeometry
-from kvcrucible.contract.operations import Admitted, Identity, Waiting, WaitingKind
-from kvcrucible.contract.tokens import Tokens
-from kvcrucible.engine import admission, relief, returning
+from kvcrucible.contract.errors import BadArgument, DeviceCapacity, HostGeometry, WrongState
+from kvcrucible.contract.operations import AdmissionMode, Admitted, Identity, Waiting, WaitingKind
+from kvcrucible.contract.tokens import Tokens, prefix
+from kvcrucible.engine import admission, guards, relief, returning
 from kvcrucible.engine.admission import Plan
 from kvcrucible.engine.bundle import start_bundle
 from kvcrucible.engine.records import Request, Sequence
@@ -63,6 +65,35 @@ def admit_at_once(engine: Engine, request: Request) -> Admitted | None:
             return _start(engine, request, plan)
     except DeviceCapacity:
         return None
+
+
+def fork(engine: Engine, source: int, position: int, max_new: int, session: str | None) -> int:
+    """Start a child of ``source``, as :meth:`Engine.fork` says; return its id."""
+    asked = f"fork sequence {source} at {position}"
+    engine.require_known(source)
+    if source in engine.queue:
+        raise WrongState(asked, "it is queued", "admit it first")
+    guards.require_resident(source, engine.cache.away, asked)
+    holder = engine.holder(source)
+    if isinstance(holder, Sequence):
+        guards.require_idle(holder, asked)
+    if not 1 <= position <= holder.frontier:
+        raise BadArgument(
+            asked, f"its committed frontier is {holder.frontier}", "fork at a committed position from 1 on"
+        )
+    guards.require_growth(max_new)
+    limit = position + max_new
+    guards.require_placeable(limit, engine.config.max_context, engine.pools)
+    guards.require_session(session, engine.active_sessions, asked)
+    guards.require_row(engine.rows.free_rows, asked)
+    need = admission.fork_need(holder.spaces, engine.pools, limit, position)
+    plan = Plan(AdmissionMode.FORK, need, (), holder, source, position)
+    with engine.make_room(asked, need, protected=source):
+        child = engine.next_number
+        activate(
+            engine, child, prefix(holder.tokens, position), holder.identity, session, position, plan, limit
+        )
+    return engine.number()
 
 
 def _blocked(engine: Engine, request: Request) -> WaitingKind | None:

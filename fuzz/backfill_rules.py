@@ -6,7 +6,7 @@ from kvcrucible.contract.operations import Cancel, Checkpoint, Finish, Pin, Sche
 from kvcrucible.contract.tokens import canonical, count, prefix, run
 from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.draws import SOURCES, picks
-from kvcrucible.fuzz.rules import any_active, can
+from kvcrucible.fuzz.offers import any_active, can
 from kvcrucible.fuzz.ruling import rule
 from kvcrucible.fuzz.succession import SuccessionRules
 

@@ -6,7 +6,7 @@ Goals judge the generator, not the engine: a goal that is never reached says tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.media import labelled
@@ -48,23 +48,16 @@ class Observation:
     trimmed: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One operation with both sides."""
+_NOTED = tuple(part.name for part in fields(Observation))
 
-    before: Snapshot
-    operation: Operation
-    slack: int | None
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen(Observation):
+    """One operation with both sides: what was there before it, what came of it, and what is there afterwards."""
+
     outcome: Outcome
     after: Snapshot
     setting: Setting
-    consuming: frozenset[int] = frozenset()
-    prompts: Mapping[int, Tokens] = field(default_factory=dict)
-    tried: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    sunk: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    queued: Mapping[int, Queued] = field(default_factory=dict)
-    passers: tuple[int, ...] = ()
-    trimmed: frozenset[int] = frozenset()
 
     @property
     def done(self) -> bool:
@@ -160,21 +153,8 @@ def _queued(model: AccountingModel) -> dict[int, Queued]:
 
 def reached(observation: Observation, outcome: Outcome, after: Snapshot, setting: Setting) -> Iterator[str]:
     """Yield the names of the goals that this operation reached."""
-    seen = Seen(
-        observation.before,
-        observation.operation,
-        observation.slack,
-        outcome,
-        after,
-        setting,
-        observation.consuming,
-        observation.prompts,
-        observation.tried,
-        observation.sunk,
-        observation.queued,
-        observation.passers,
-        observation.trimmed,
-    )
+    noted = {name: getattr(observation, name) for name in _NOTED}
+    seen = Seen(**noted, outcome=outcome, after=after, setting=setting)
     for one in _BY_OPERATION.get(type(observation.operation), ()):
         if one.reached(seen):
             yield one.name

@@ -21,9 +21,9 @@ from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.draws import SOURCES, Length, Where, choose, lengths, picks, positions
 from kvcrucible.fuzz.journeys import JOURNEYS, Journeys, routes, some_effects
 from kvcrucible.fuzz.lockstep import LockStep
+from kvcrucible.fuzz.offers import any_idle, any_kept, can
 from kvcrucible.fuzz.pressure import PressureRules
 from kvcrucible.fuzz.returns import Route
-from kvcrucible.fuzz.rules import any_idle, any_kept, can
 from kvcrucible.fuzz.ruling import precondition, rule
 
 #: What happens between the start of a transfer and its end.

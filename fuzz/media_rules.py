@@ -9,7 +9,7 @@ from kvcrucible.contract.tokens import Tokens, canonical, count, prefix
 from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.backfill_rules import BackfillRules
 from kvcrucible.fuzz.draws import SOURCES, Length, lengths
-from kvcrucible.fuzz.rules import can
+from kvcrucible.fuzz.offers import can
 from kvcrucible.fuzz.ruling import rule
 
 #: What the second of two prompts with equal tokens says of them; ``split``: one item twice, not one twice as long.

@@ -7,7 +7,8 @@ from kvcrucible.contract.operations import Checkpoint, Finish, Fork, Lookup, Pin
 from kvcrucible.contract.tokens import canonical, count, prefix
 from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.draws import IDENTITIES, SOURCES, Length, identities, lengths, picks
-from kvcrucible.fuzz.rules import Rules, any_idle, can
+from kvcrucible.fuzz.offers import any_idle, can
+from kvcrucible.fuzz.rules import Rules
 from kvcrucible.fuzz.ruling import rule
 
 

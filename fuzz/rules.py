@@ -7,9 +7,7 @@ and the drawn sequence does not depend on what is under test.  The steps that re
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from kvcrucible.contract.media import TokenSpan
 from kvcrucible.contract.operations import (
@@ -53,44 +51,9 @@ from kvcrucible.fuzz.draws import (
     sessions,
 )
 from kvcrucible.fuzz.driver import Driver
-from kvcrucible.fuzz.lockstep import LockStep
+from kvcrucible.fuzz.offers import any_active, any_held, any_idle, any_kept, any_queued, any_unit, can
 from kvcrucible.fuzz.ruling import precondition, rule
 from kvcrucible.fuzz.steps import ReadBack, RunEffects, Step
-
-
-def can(*operations: str, there: Callable[[LockStep], Any] = bool) -> Callable[[Any], Any]:
-    """Offer a rule only where the engine has the ``operations`` and ``there`` is something to apply them to."""
-    return precondition(lambda self: self.supported.issuperset(operations) and bool(there(self.lock)))
-
-
-def any_active(lock: LockStep) -> Any:
-    """Active sequences."""
-    return lock.model.sequences()
-
-
-def any_idle(lock: LockStep) -> bool:
-    """Whether an active sequence is not in flight."""
-    return any(not lock.model.in_flight(sequence) for sequence in lock.model.sequences())
-
-
-def any_held(lock: LockStep) -> Any:
-    """Active or retained sequences."""
-    return lock.model.sequences() or lock.model.continuations()
-
-
-def any_kept(lock: LockStep) -> Any:
-    """Retained sequences."""
-    return lock.model.continuations()
-
-
-def any_unit(lock: LockStep) -> Any:
-    """Units in flight."""
-    return lock.model.units
-
-
-def any_queued(lock: LockStep) -> Any:
-    """Queued requests."""
-    return lock.model.queue
 
 
 class Rules(Driver):

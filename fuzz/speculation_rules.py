@@ -17,7 +17,7 @@ from kvcrucible.contract.tokens import run
 from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.backfill_rules import BackfillRules
 from kvcrucible.fuzz.draws import SOURCES, Length, accepts, choose, picks
-from kvcrucible.fuzz.rules import any_idle, any_unit, can
+from kvcrucible.fuzz.offers import any_idle, any_unit, can
 from kvcrucible.fuzz.ruling import rule
 
 #: Tokens that a round drafts beyond its first, or by which its backend runs ahead: a few, a page, or all there is room

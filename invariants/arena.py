@@ -105,11 +105,13 @@ class HostConservation(Checker):
     def _slots(self, snapshot: Snapshot, arena: Collection[int]) -> Iterator[Violation]:
         """Judge every slot of the extents ``arena``; all that names one is in the snapshot."""
         owner: dict[tuple[int, int], int] = {}
-        for pool, extent, slot, page, who in _claims(snapshot):
+        live = {key: frozenset(snapshot.extents[key].live) for key in arena if key in snapshot.extents}
+        for pool, extent, slot, page, transfer in _claims(snapshot):
             if extent not in arena:
                 continue
             there = snapshot.extents.get(extent)
-            if there is None or slot not in there.live or there.pool != pool:
+            if there is None or slot not in live[extent] or there.pool != pool:
+                who = f"page {page}" if transfer is None else f"transfer {transfer}"
                 found = "no such extent" if there is None else f"pool {there.pool}, live {there.live}"
                 yield self.mismatch(f"{who}, slot {slot} of extent {extent}", found, f"live, of pool {pool}")
             # A page may show the fresh destination of its own transfer as the replica that it is to be.
@@ -124,12 +126,14 @@ class HostConservation(Checker):
                 )
 
 
-def _claims(snapshot: Snapshot) -> Iterator[tuple[int, int, int, int, str]]:
-    """Yield (pool, extent, slot, page, who says so) for every Host slot that something holds."""
+def _claims(snapshot: Snapshot) -> Iterator[tuple[int, int, int, int, int | None]]:
+    """Yield (pool, extent, slot, page, the transfer that says so) for every Host slot that something holds; None where
+    the page itself says so.
+    """
     for page in snapshot.pages.values():
         if page.on_host is not None:
-            yield page.pool, page.on_host.extent, page.on_host.slot, page.page, f"page {page.page}"
+            yield page.pool, page.on_host.extent, page.on_host.slot, page.page, None
     for transfer in snapshot.transfers.values():
         for move in transfer.moves:
             if move.dropped or (move.fresh and transfer.source is Tier.DEVICE):
-                yield move.pool, move.extent, move.slot, move.page, f"transfer {transfer.transfer}"
+                yield move.pool, move.extent, move.slot, move.page, transfer.transfer

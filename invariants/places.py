@@ -143,8 +143,8 @@ class Places:
         scope.replicas = scope.pages | {move.page for move in moves}
         scope.arena = scope.extents | {move.extent for move in moves}
         devices = {(move.pool, move.device) for move in moves} | scope.retiring
-        for key in scope.pages:
-            old, new = before.pages.get(key), after.pages.get(key)
+        changed = _changed_pages(before, after, scope)
+        for old, new in changed:
             was, now = host_slot(old), host_slot(new)
             if was != now:
                 scope.arena.update([slot[1] for slot in (was, now) if slot is not None])
@@ -192,11 +192,10 @@ class Places:
                     index.remove(value, key)
             if (new := after.transfers.get(key)) is not None:
                 self._add_transfer(new)
-        for key in scope.pages:
-            was, now = before.pages.get(key), after.pages.get(key)
+        for was, now in _changed_pages(before, after, scope):
             if host_slot(was) != host_slot(now):
                 if was is not None and was.on_host is not None:
-                    self.pages_by_extent.remove(was.on_host.extent, key)
+                    self.pages_by_extent.remove(was.on_host.extent, was.page)
                 if now is not None:
                     self._add_page(now)
         for key in scope.extents:
@@ -224,6 +223,19 @@ class Places:
             yield self.transfers_by_device, place
         for extent in {move.extent for move in transfer.moves}:
             yield self.transfers_by_extent, extent
+
+
+def _changed_pages(
+    before: Snapshot, after: Snapshot, scope: Scope
+) -> list[tuple[PageState | None, PageState | None]]:
+    """Return the touched pages that may have changed places, before and after: most that live on have not moved."""
+    changed: list[tuple[PageState | None, PageState | None]] = []
+    for old, new in scope.kept:
+        if old.on_host is not new.on_host or old.device != new.device or old.pool != new.pool:
+            changed.append((old, new))
+    changed += [(None, after.pages[key]) for key in scope.created]
+    changed += [(before.pages[key], None) for key in scope.removed]
+    return changed
 
 
 def _changed_moves(before: Snapshot, after: Snapshot, scope: Scope) -> set[MoveState]:

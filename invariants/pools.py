@@ -316,6 +316,9 @@ class NoLeakAtQuiescence(Checker):
 
     Does not verify: leaks while something is alive (refcount-exact and pool-conservation do), nor that transfers and
     fences come to an end (the harness settles them first, and judges fences by ``overdue``).
+
+    Not local: what is left over is what no step touches any more.  The monitor judges the whole state whenever a step
+    leaves nothing alive.
     """
 
     id = "no-leak-at-quiescence"

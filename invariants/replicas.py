@@ -100,11 +100,11 @@ class ReplicaValid(Checker):
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
         """Judge every replica in view but the hidden ones of transfers under way."""
         for page in snapshot.pages.values():
-            for tier in Tier:
-                copy = replica(page, tier)
-                if copy is None or (tier is not page.visible and copy.pins):
+            epoch, committed, visible = page.epoch, page.committed, page.visible
+            for tier, copy in ((Tier.DEVICE, page.on_device), (Tier.HOST, page.on_host)):
+                if copy is None or (tier is not visible and copy.pins):
                     continue
-                if copy.epoch != page.epoch or copy.coverage < page.committed:
+                if copy.epoch != epoch or copy.coverage < committed:
                     kind = "visible" if tier is page.visible else "hidden"
                     found = f"epoch {copy.epoch}, {copy.coverage} columns"
                     due = f"epoch {page.epoch}, at least {page.committed} columns"

@@ -68,6 +68,7 @@ class TransferPinned(Checker):
     ) -> Iterator[Violation]:
         """Judge the moves and pins of ``pages``, the slots of ``arena``, and who else holds what is in view."""
         named: dict[int, list[tuple[TransferState, MoveState]]] = defaultdict(list)
+        live = {key: frozenset(extent.live) for key, extent in snapshot.extents.items()}
         for page, place, other in given_away(snapshot):
             yield self.mismatch(
                 f"page {page} in a transfer, place {place}", f"page {other}'s", "its own until the end"
@@ -81,14 +82,13 @@ class TransferPinned(Checker):
                     yield self.mismatch(
                         f"{subject}, device {move.device}", "retiring", "its own until the end"
                     )
-                if move.page in pages or move.extent in arena:
-                    extent = snapshot.extents.get(move.extent)
-                    if extent is None or move.slot not in extent.live:
-                        where = f"slot {move.slot} of extent {move.extent}"
-                        yield self.mismatch(f"{subject}, {where}", "not live", "live until the end")
+                judged = move.page in pages or move.extent in arena
+                if judged and move.slot not in live.get(move.extent, ()):
+                    where = f"slot {move.slot} of extent {move.extent}"
+                    yield self.mismatch(f"{subject}, {where}", "not live", "live until the end")
         for key in pages:
             now = snapshot.pages.get(key)
-            if key in named or (now is not None and (now.on_device or now.on_host)):
+            if key in named or (now is not None and _pinned(now)):
                 yield from self._ends(now, named.get(key, []))
 
     def _ends(
@@ -226,6 +226,11 @@ class PublishOrder(Checker):
                 found_source = "gone" if transfer.keep else "still there"
                 due_source = "kept as a clean copy" if transfer.keep else "freed"
                 yield self.mismatch(f"{subject}, source", found_source, due_source)
+
+
+def _pinned(page: PageState) -> bool:
+    on_device, on_host = page.on_device, page.on_host
+    return (on_device is not None and on_device.pins != 0) or (on_host is not None and on_host.pins != 0)
 
 
 def _subject(transfer: TransferState, move: MoveState) -> str:

@@ -61,8 +61,8 @@ class Figures:
     ``device_hits``, ``host_hits``: admissions that started from a hit, without and with a restore that it waited for;
     ``host_hit_tokens`` is what the latter hit.  ``findable_tokens``: what hits would have been if nothing had ever been
     released.  ``peak_continuations``: most retained at once, ``peak_continuations_on_device``: of those that are wholly
-    on Device.  ``sunk``: demotions that were started under pressure; ``bytes_…`` were copied, and pages that had a copy
-    already moved without.
+    on Device.  ``backfilled``: requests that passed a head of the queue that waited.  ``sunk``: demotions that were
+    started under pressure; ``bytes_…`` were copied, and pages that had a copy already moved without.
     """
 
     requests: int
@@ -96,6 +96,7 @@ class Figures:
     host_hit_tokens: int = 0
     peak_continuations: int = 0
     peak_continuations_on_device: int = 0
+    backfilled: int = 0
     sunk: int = 0
     transfers_abandoned: int = 0
     pages_sunk: int = 0
@@ -220,6 +221,7 @@ def figures_of(
         host_hit_tokens=counts.host_hit_tokens,
         peak_continuations=counts.peak_kept,
         peak_continuations_on_device=counts.peak_on_device,
+        backfilled=work.backfilled,
         sunk=work.continuations_sunk,
         transfers_abandoned=work.transfers_abandoned,
         pages_sunk=work.pages_demoted,

@@ -20,7 +20,8 @@ class ReplaySettings:
     ``prefill_chunk`` and ``decode_run`` are the most tokens that one unit writes of a sequence; decode runs of a very
     long one grow with it (``kvcrucible.perf.replay.LONG_TOKENS``).  ``max_context`` None lets one sequence fill the
     pool.  ``full_every`` counts operations.  ``host_pages``: pages that the Host tier has room for, 0 for none.
-    ``policy``: who yields first.
+    ``policy``: who yields first.  ``lookahead``: requests behind a head that waits that one ``schedule`` looks at, to
+    let those pass that cannot delay it (decision 0021); 0: nobody passes.
     """
 
     capacity_pages: int
@@ -33,6 +34,7 @@ class ReplaySettings:
     seed: int = 0
     host_pages: int = 0
     policy: str = LRU
+    lookahead: int = 0
 
     def engine_config(self) -> EngineConfig:
         """Return the engine's geometry; raises ``BadArgument`` for one that no engine can have."""
@@ -40,4 +42,4 @@ class ReplaySettings:
         pool = PoolSpec("main", self.capacity_pages, self.page_size, (planes,) if self.host_pages else ())
         host = HostSpec(self.host_pages * pool.page_bytes) if self.host_pages else None
         context = self.max_context or pool.capacity_pages * pool.page_size
-        return EngineConfig((pool,), context, self.concurrency, host, self.policy)
+        return EngineConfig((pool,), context, self.concurrency, host, self.policy, self.lookahead)

@@ -21,6 +21,7 @@ from kvcrucible.engine.host.slots import HostSlot, HostSlots
 from kvcrucible.engine.host.transfer import Transfer, copy_label
 from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.pool import Lease, PagePool, page_of
+from kvcrucible.engine.residency import Residency
 from kvcrucible.engine.storage.interface import HostMemory, Storage
 from kvcrucible.engine.streams import Completion, DeviceStream, EffectFailed
 from kvcrucible.engine.work import WorkCounters
@@ -60,8 +61,8 @@ class _Group:
 class HostTier:
     """Extents of ``spec``'s arena for pages of ``pools``, and transfers between both tiers, by number.
 
-    ``active_pages`` returns the ids of all pages that active sequences hold.  The tier frees what transfers leave
-    behind; slots of clean copies are freed by the page ledger.
+    ``residency`` knows who retains which page; the tier tells it whenever pages have moved or change hands with a
+    transfer.  The tier frees what transfers leave behind; slots of clean copies are freed by the page ledger.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class HostTier:
         memory: HostMemory,
         compute: DeviceStream,
         copies: DeviceStream,
-        active_pages: Callable[[], set[int]],
+        residency: Residency,
         touched: Touched,
         work: WorkCounters,
     ) -> None:
@@ -82,7 +83,7 @@ class HostTier:
         self.under_way: dict[int, UnderWay] = {}
         self._pools, self._storages = pools, storages
         self._compute, self._copies = compute, copies
-        self._active_pages = active_pages
+        self._residency = residency
         self._touched, self._work = touched, work
         self._next = 0
         self._make_room: Callable[[], None] | None = None
@@ -119,6 +120,7 @@ class HostTier:
         for page in pages:
             page.transfer = number
             self._touched.pages.add(page.page)
+        self._residency.changed(pages)
         self._touched.transfers.add(number)
         return number
 
@@ -131,6 +133,7 @@ class HostTier:
         for page in pages:
             page.settle()
             self._touched.pages.add(page.page)
+        self._residency.changed(pages)
 
     def cancel(self, number: int) -> None:
         """Mark a transfer that is under way; it will be abandoned."""
@@ -161,6 +164,7 @@ class HostTier:
                 self._touched.pages.add(page.page)
                 if not move.dropped:
                     page.settle()
+            self._residency.changed([_logical(move.page) for move in transfer.moves])
         return over
 
     def _count(self, transfer: Transfer) -> None:
@@ -195,8 +199,10 @@ class HostTier:
             lease, slot = ends if source is Tier.DEVICE else reversed(ends)
             assert isinstance(lease, int)
             assert isinstance(slot, HostSlot)
-            group = _Group(slot.extent, _logical(page).pool, slot.slots)
-            groups.setdefault(slot.extent.serial, group).placed.append((page_of(lease), slot.slot))
+            group = groups.get(slot.extent.serial)
+            if group is None:
+                group = groups[slot.extent.serial] = _Group(slot.extent, _logical(page).pool, slot.slots)
+            group.placed.append((page_of(lease), slot.slot))
         try:
             for group in groups.values():
                 self._queue(number, source, group)
@@ -213,7 +219,8 @@ class HostTier:
 
     def in_use(self, pages: Sequence[ReplicatedPage]) -> bool:
         """Tell whether an active sequence holds one of the pages."""
-        return not self._active_pages().isdisjoint(page.page for page in pages)
+        in_use = self._residency.in_use
+        return any(in_use(_logical(page)) for page in pages)
 
     def free(self, tier: Tier, ends: Sequence[tuple[ReplicatedPage, Place]]) -> None:
         """Take places back; a device page that an outstanding unit has touched retires."""

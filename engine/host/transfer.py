@@ -315,12 +315,13 @@ class Transfer:
 
 
 def _require_movable(page: ReplicatedPage, source: Tier, asked: str) -> None:
-    held = [page.replicas.at(tier) for tier in Tier]
-    if page.replicas.visible is not source:
-        found = f"page {page.page} is visible in {page.replicas.visible.value}"
-    elif any(replica is not None and replica.pins for replica in held):
+    replicas = page.replicas
+    shown, hidden = replicas.shown, replicas.hidden
+    if replicas.visible is not source:
+        found = f"page {page.page} is visible in {replicas.visible.value}"
+    elif shown.pins or (hidden is not None and hidden.pins):
         found = f"page {page.page} is in another transfer"
-    elif any(replica is not None and not is_valid(page, replica) for replica in held):
+    elif not is_valid(page, shown) or (hidden is not None and not is_valid(page, hidden)):
         found = f"page {page.page} has a replica that is stale"
     else:
         return

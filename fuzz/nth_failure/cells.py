@@ -9,8 +9,8 @@ Verifies, by the kind of site:
   cancelled before a single byte moved;
 - *losing*: every later operation raises ``EngineLost`` and changes nothing.
 
-After each of the first two, every checker holds and ending everything leads to the initial free sets.  Does not verify: bytes
-(payload campaigns do), and which of several ways an admission takes that goes on in spite of a failure.
+After each of the first two, every checker holds and ending everything leads to the initial free sets.  Does not verify:
+bytes (payload campaigns do), and which of several ways an admission takes that goes on in spite of a failure.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What became of one cell: how it ended, what it violated, and whether emptying it was exact (None: it had none)."""
+    """What became of one cell: how it ended, what it violated, whether emptying it was exact (None: it had none)."""
 
     cell: Cell
     ending: Ending | None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kvcrucible.invariants.history.outcome import Broken
 
 if TYPE_CHECKING:
-    from kvcrucible.contract.history import Host
+    from kvcrucible.contract.history_header import Host
     from kvcrucible.contract.snapshot import Tier
     from kvcrucible.invariants.history.records import Page
 

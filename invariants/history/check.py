@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from kvcrucible.contract import history
-from kvcrucible.contract.history import Header, Line
+from kvcrucible.contract.history import Line
+from kvcrucible.contract.history_header import Header
 from kvcrucible.invariants.history import admission, checkpoints, sequences, sharing, transfers, units
 from kvcrucible.invariants.history.ledger import MAX_LIVE_ENTRIES, Ledger
 from kvcrucible.invariants.history.outcome import Broken, Judgement, Undecided, Verdict

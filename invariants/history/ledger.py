@@ -19,7 +19,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from kvcrucible.contract.history import Header, Shown
+from kvcrucible.contract.history_header import Header, Shown
 from kvcrucible.contract.planes import LEADING
 from kvcrucible.invariants.history.arena import Arena, Transfer
 from kvcrucible.invariants.history.index import CheckpointIndex

@@ -16,7 +16,8 @@ import msgspec
 
 from kvcrucible.contract import history
 from kvcrucible.contract.errors import InputError
-from kvcrucible.contract.history import HISTORY_FORMAT, MAX_LINE_BYTES, MAX_PARTS, Header, Line
+from kvcrucible.contract.history import MAX_LINE_BYTES, MAX_PARTS, Line
+from kvcrucible.contract.history_header import HISTORY_FORMAT, Header
 from kvcrucible.invariants.history.outcome import Undecided
 
 #: Characters of a complaint about a line; the line may be long and hold anything.
@@ -159,9 +160,11 @@ class HistoryReader:
         """Add a part to a line: lists go on, and what the part says beside must be what the line says, or be new."""
         for name in part.__struct_fields__:
             value, before = getattr(part, name), getattr(line, name)
-            if name == "more" or value == before:
-                pass
-            elif isinstance(value, list) and isinstance(before, list):
+            if name == "more":
+                line.more = value
+                continue
+            # A list goes on even where it says the same once more: a prompt may well repeat its runs.
+            if isinstance(value, list) and isinstance(before, list):
                 if not value:
                     continue
                 if name == "work":
@@ -175,11 +178,9 @@ class HistoryReader:
                     raise self.error("counters twice in one operation", "write them on its last line")
                 setattr(line, name, before + value)
                 continue
-            elif before not in (None, False):
-                raise self.error(
-                    f"another {name!r} than the lines before", "a part repeats it, or leaves it out"
-                )
-            if name == "more" or value != before:
+            if value != before:
+                if before is not None:
+                    raise self.error(f"another {name!r} than the lines before", "every part repeats it")
                 setattr(line, name, value)
 
     def _join_work(self, before: list[history.Work], more: list[history.Work]) -> list[history.Work]:
@@ -204,8 +205,14 @@ class HistoryReader:
         if not before or before[-1].transfer != more[0].transfer:
             return more
         last, first = before[-1], more[0]
+        if (first.continuation, first.source) != (last.continuation, last.source) or (
+            first.positions not in (0, last.positions)
+        ):
+            raise self.error("a transfer that goes on otherwise than it began", "split its lists alone")
         last.pages = _per_pool(last.pages, first.pages)
         last.generations = _per_pool(last.generations, first.generations)
+        for name in ("extents", "beside", "given_up", "evicted"):
+            setattr(last, name, getattr(last, name) + getattr(first, name))
         return more[1:]
 
     def _unreadable(self, text: bytes, error: Exception) -> InputError | Undecided:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvcrucible.contract.history import Header, Shown
+from kvcrucible.contract.history_header import Header, Shown
 
 #: Rules that are neither an invariant's id nor a row of the semantics table: statement and source.
 RULES: dict[str, tuple[str, str]] = {

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from kvcrucible.contract import history
 from kvcrucible.contract.operations import WaitingKind
+from kvcrucible.contract.semantics import extents_fit
 from kvcrucible.contract.snapshot import Tier
 from kvcrucible.invariants.history import transfers
 from kvcrucible.invariants.history.candidates import Candidate, missing_below
 from kvcrucible.invariants.history.ledger import Ledger
 from kvcrucible.invariants.history.outcome import Broken
-from kvcrucible.invariants.history.records import Holder
+from kvcrucible.invariants.history.records import Holder, Page
 from kvcrucible.invariants.history.room import drop_continuation, may_release
 from kvcrucible.invariants.history.sharing import end_clean_copy
 
@@ -77,7 +78,6 @@ def _sink_all(
         kept = ledger.continuations.get(one.continuation)
         if kept is None or not {kept.id, *one.beside} <= may_yield:
             raise Broken("making-room", f"{what}: it, or one of those beside it, may not yield")
-        _make_host_room(ledger, one, kept, source, what)
         holders = {kept.id, *one.beside}
         pages = [
             page
@@ -90,6 +90,7 @@ def _sink_all(
         ]
         if not pages:
             raise Broken("making-room", f"{what}: none of its pages can move")
+        _make_host_room(ledger, one, pages, source, what)
         transfers.sink(ledger, one, pages)
         request.sunk.add(kept.id)
         request.sinks.add(one.transfer)
@@ -102,11 +103,23 @@ def _named(told: list[history.Started]) -> set[int]:
 
 
 def _make_host_room(
-    ledger: Ledger, told: history.Started, sinks: Holder, source: Holder | None, what: str
+    ledger: Ledger, told: history.Started, pages: list[Page], source: Holder | None, what: str
 ) -> None:
-    """Carry out what was given up and released on Host for one that sinks."""
+    """Carry out what was given up and released on Host, while the extents for ``pages`` of one that sinks do not fit.
+
+    Copies that are given up may have gone with those of another continuation; so one without any is no fault.
+    """
+    assert ledger.arena is not None, "without a Host tier nothing sinks"
+    sinks = ledger.continuations[told.continuation]
     own = {page for held in sinks.pages for page in held}
+    sizes = tuple([size for size in transfers.extents_due(ledger, pages) if size])
+
+    def require_lack(act: str) -> None:
+        if extents_fit(sizes, ledger.arena.holes() if ledger.arena is not None else ()):
+            raise Broken("making-room", f"{what} {act}, although its extents of {list(sizes)} bytes fit")
+
     for name in told.given_up:
+        require_lack(f"gives up Host copies of {name}")
         kept = ledger.continuations.get(name)
         if kept is None or kept is sinks or kept is source:
             raise Broken("making-room", f"{what} gives up Host copies of {name}, which is protected or gone")
@@ -115,6 +128,7 @@ def _make_host_room(
                 if not page.on_host and page.transfer is None and page not in own:
                     end_clean_copy(page)
     for name in told.evicted:
+        require_lack(f"releases {name} on Host")
         kept = ledger.continuations.get(name)
         on_device = kept is not None and any(page.leased for held in kept.pages for page in held)
         if kept is None or kept is sinks or kept is source or kept.firm or on_device:

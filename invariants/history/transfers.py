@@ -35,8 +35,7 @@ def demote(ledger: Ledger, line: history.Demote) -> None:
     what = f"demotion of {line.continuation}"
     kept = ledger.holders.get(line.continuation)
     pages = _movable(ledger, kept, Tier.DEVICE)
-    copied = [[page for page in pages if page.pool == pool and page.extent is None] for pool in ledger.pools]
-    sizes = [_extent_bytes(ledger, pool, len(found)) for pool, found in enumerate(copied)]
+    sizes = extents_due(ledger, pages)
     facts = replace(judge.about(ledger, line.continuation), movable_pages=len(pages))
     if ledger.arena is not None:
         facts = replace(
@@ -77,6 +76,12 @@ def _take_slots(
         place = arena.take(told[pool].offset, told[pool].size, sizes[pool], len(copied[pool]))
         moves += [Moved(page, extent=place) for page in copied[pool]]
     return moves
+
+
+def extents_due(ledger: Ledger, pages: list[Page]) -> list[int]:
+    """Return, for each pool, the bytes of the extent that those of ``pages`` take which have no copy on Host."""
+    bare = [sum(page.pool == pool and page.extent is None for page in pages) for pool in ledger.pools]
+    return [_extent_bytes(ledger, pool, count) for pool, count in enumerate(bare)]
 
 
 def _extent_bytes(ledger: Ledger, pool: int, pages: int) -> int:

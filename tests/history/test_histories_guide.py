@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kvcrucible.contract.history import LINES, Shown
+from kvcrucible.contract.history import LINES
+from kvcrucible.contract.history_header import Shown
 from kvcrucible.invariants.history.check import check_file
 from kvcrucible.invariants.history.rules import RULES
 

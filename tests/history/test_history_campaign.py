@@ -123,6 +123,7 @@ def _history_with_short_copies(engine: Engine, path: Path) -> Verdict:
 def test_what_is_clearly_legal_is_what_no_row_refuses() -> None:
     """Units are judged by a short way: on random works it and the table say the same."""
     from kvcrucible.contract import history
+    from kvcrucible.contract.history_header import Shown
     from kvcrucible.engine.history import header_of
     from kvcrucible.invariants.history.check import HistoryChecker
     from kvcrucible.invariants.history.outcome import Broken
@@ -132,7 +133,7 @@ def test_what_is_clearly_legal_is_what_no_row_refuses() -> None:
     config = EngineConfig((PoolSpec("main", 40, 4), PoolSpec("mtp", 40, 4)), 40, 4)
     legal = illegal = 0
     for _ in range(400):
-        shows = [history.Shown.TOKENS, history.Shown.REFUSALS]
+        shows = [Shown.TOKENS, Shown.REFUSALS]
         checker = HistoryChecker(header_of(config, "random", shows))
         ledger = checker.ledger
         for sequence in range(3):

@@ -13,7 +13,8 @@ from kvcrucible.contract import history
 from kvcrucible.contract import operations as ops
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.config import EngineConfig, HostSpec, PoolSpec
-from kvcrucible.contract.history import Header, Line, Shown
+from kvcrucible.contract.history import Line
+from kvcrucible.contract.history_header import Header, Shown
 from kvcrucible.contract.media import TokenSpan
 from kvcrucible.contract.operations import (
     Admitted,

@@ -6,12 +6,15 @@ import json
 
 import pytest
 import typer
+from minimal_states import FIRES
 from typer.testing import CliRunner
 
 from kvcrucible.cli.invariants import register
 from kvcrucible.contract.capabilities import ALL_PARTS, Capabilities
 from kvcrucible.contract.errors import InputError
 from kvcrucible.invariants.behaviour import JUDGED
+from kvcrucible.invariants.checker import Checker
+from kvcrucible.invariants.judgements import JUDGEMENTS
 from kvcrucible.invariants.registry import CHECKERS, IDS, INVARIANTS, checkers, inapplicable
 
 
@@ -29,6 +32,24 @@ def test_every_invariant_is_stated_and_judged(entry):
     assert entry.depth
     assert entry.source
     assert entry.documentation
+
+
+def test_every_id_and_judgement_has_something_small_that_breaks_it():
+    assert set(FIRES) == {*IDS, *JUDGEMENTS}
+
+
+@pytest.mark.parametrize("name", FIRES)
+def test_it_fires_on_the_smallest_thing_that_breaks_it_and_is_silent_before(name):
+    sound, broken = FIRES[name]()
+    assert sound == set()
+    assert name in broken
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_a_checker_has_a_step_check_or_says_why_none(checker):
+    """The inherited step check judges the entries in view, each by itself; a rule about steps alone has no full one."""
+    assert checker.check is not Checker.check or checker.check_delta is not Checker.check_delta
+    assert checker.is_local or "Not local:" in checker.__doc__
 
 
 def test_an_engine_that_shows_less_is_judged_by_less_and_says_why():
