@@ -30,7 +30,7 @@ from kvcrucible.fuzz.machine import machine_class
 from kvcrucible.fuzz.minimise import minimise
 from kvcrucible.fuzz.pairs import Pair, missing
 from kvcrucible.fuzz.seeking import journeys_toward, suits
-from kvcrucible.fuzz.setting import Depth, Setting
+from kvcrucible.fuzz.setting import DEVICES, Depth, Setting
 from kvcrucible.fuzz.steps import Step
 from kvcrucible.fuzz.waivers import Waiver, waivers_of
 from kvcrucible.invariants import registry
@@ -56,6 +56,7 @@ class Plan:
     ``backends``: what settings have beside Main; None stands for no other pool.  ``profiles``: storage profiles of
     settings.  ``hosts``: whether settings have a Host tier.  Of each, what the engine cannot have is left out.
     ``capacity_at``: pages that every pool has beyond those of one longest sequence; empty for pools of any size.
+    ``device``: where planes and tables of all settings are.
     """
 
     engine: str = "paged"
@@ -69,6 +70,7 @@ class Plan:
     profiles: tuple[str, ...] = tuple(PROFILES)
     hosts: tuple[bool, ...] = (False, True)
     capacity_at: tuple[int, ...] = ()
+    device: str = DEVICES[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ def run(plan: Plan, on_progress: Callable[[Report], None] | None = None) -> Repo
     """
     if Depth.PAYLOAD in plan.depths:
         _use_one_thread()
-    capabilities = build(Setting(plan.engine, plan.depths[-1])).capabilities
+    capabilities = build(Setting(plan.engine, plan.depths[-1], device=plan.device)).capabilities
     report = Report(plan, capabilities)
     began = time.perf_counter()
 
@@ -235,6 +237,7 @@ def _run_batch(
         LOOKAHEADS if report.capabilities.backfills else (0,),
         # One capacity a batch, so that each gets its share.
         plan.capacity_at and (plan.capacity_at[batch % len(plan.capacity_at)],),
+        plan.device,
     )
     if sought:
         settings = settings.filter(lambda setting: suits(setting, sought))
