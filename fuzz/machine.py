@@ -12,6 +12,7 @@ from kvcrucible.fuzz.media_rules import MediaRules
 from kvcrucible.fuzz.rules import Rules
 from kvcrucible.fuzz.setting import Setting
 from kvcrucible.fuzz.speculation_rules import SpeculationRules
+from kvcrucible.fuzz.tight_rules import TightRules
 
 
 def machine_class(
@@ -26,7 +27,7 @@ def machine_class(
     """
     owner, rather = (capabilities, tally, recorder), favoured
 
-    class Campaign(SpeculationRules, MediaRules):
+    class Campaign(SpeculationRules, MediaRules, TightRules):
         """One example: an engine and the reference in lock step."""
 
         capabilities, tally, recorder = owner
