@@ -48,6 +48,9 @@ def register(app: typer.Typer) -> None:
         ),
         profile: str = typer.Option("any", help="Storage profile at payload depth; any draws among them."),
         host: str = typer.Option("any", help="Host tier: on, off; any draws among them."),
+        device: str = typer.Option(
+            "cpu", help="Where the engine's memory and streams are: cpu, cuda (payload depth alone)."
+        ),
         capacity_at: str | None = typer.Option(
             None,
             help="Pools of as many pages as one longest sequence takes, L = ceil(S / P), or so many more: L-1,L,L+1.",
@@ -107,6 +110,7 @@ def register(app: typer.Typer) -> None:
             "--depth": depth not in ("both", "payload"),
             "--pools": pools != "any",
             "--host": host != "any",
+            "--device": device != "cpu",
             "--database": database is not None,
         }
         if kernels:
@@ -160,7 +164,7 @@ def register(app: typer.Typer) -> None:
 
         plan = Plan(
             engine,
-            _depths(engine, depth),
+            _depths(engine, depth, device),
             _DEFAULT_EXAMPLES if examples is None else examples,
             steps,
             seed,
@@ -170,6 +174,7 @@ def register(app: typer.Typer) -> None:
             _profiles(profile),
             _hosts(host),
             _capacities(capacity_at),
+            device=device,
         )
         report = _run_with_progress(plan, run)
         path, trouble = _write_reproduction(report, out)
@@ -191,14 +196,18 @@ def _leave_out(why: str, given: dict[str, bool]) -> None:
         raise InputError(f"{why}; leave out {', '.join(refused)}")
 
 
-def _depths(engine: str, depth: str) -> Any:
+def _depths(engine: str, depth: str, device: str) -> Any:
     from kvcrucible.contract.extras import install_remedy
     from kvcrucible.fuzz.adapters.registry import ENGINES, PAYLOAD_ONLY
     from kvcrucible.fuzz.campaign import default_depths
     from kvcrucible.fuzz.cheaters.cheats import CHEATS
     from kvcrucible.fuzz.cheaters.registry import judges_own
-    from kvcrucible.fuzz.setting import Depth
+    from kvcrucible.fuzz.setting import DEVICES, Depth
 
+    if device not in DEVICES:
+        raise InputError(f"unknown device {safe(device)!r}; use {' or '.join(DEVICES)}")
+    if device != DEVICES[0] and depth == Depth.LEDGER:
+        raise InputError("ledger depth has nothing on a device; use --depth payload with --device cuda")
     if depth not in (*Depth, "both"):
         raise InputError(f"unknown depth {depth!r}; use ledger, payload or both")
     if depth != "both":
@@ -207,7 +216,7 @@ def _depths(engine: str, depth: str) -> Any:
         return (CHEATS[engine].depth if engine in CHEATS else Depth.LEDGER,)
     if engine not in ENGINES:
         raise InputError(f"unknown engine {engine!r}; known: {', '.join(sorted(ENGINES))}")
-    if engine in PAYLOAD_ONLY:
+    if engine in PAYLOAD_ONLY or device != DEVICES[0]:
         return (Depth.PAYLOAD,)
     depths = default_depths()
     if Depth.PAYLOAD not in depths:
@@ -341,6 +350,8 @@ def _print_report(screen: Console, report: Report, path: Path | None) -> None:
         print_failure(screen, report.failure, path)
     rate = tally.steps / report.seconds if report.seconds else 0.0
     depths = "+".join(depth.value for depth in report.plan.depths)
+    if report.plan.device != "cpu":
+        depths += f" on {report.plan.device}"
     verdict = "VIOLATION" if report.failure else "cut short" if report.cut_short else "held"
     # What shrinking ran on top of the examples is no part of the search.
     examples = tally.examples if report.failure is None else report.failure.examples_before

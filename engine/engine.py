@@ -59,14 +59,14 @@ class Engine:
     """A paged KV cache's control plane over one storage per pool and the streams of a device.
 
     ``storage``: the pool's storage on an engine of Main alone, else one for each pool in their order; None stores
-    nothing.  ``device``: table uploads and tail copies go to its stream "compute", transfers to "copy"; None runs
+    nothing.  ``device``: table uploads and tail copies go to its stream "compute", transfers to two others; None runs
     everything at once.  ``host_memory``: the bytes behind the Host tier's arena; None stores nothing.  Raises
     ``BadArgument`` where the number of storages is another, their planes are not those that the pools declare, the host
     memory is smaller than the arena, or one of memory and storages stores something and not the other.  ``policy``: who
     yields first when room is made; None builds the one that the configuration names.  ``pool`` builds the page pool of
     each specification, so that free pages may be granted in another order (:mod:`kvcrucible.engine.free_pages`).  Once
-    an effect on the compute stream has failed, or could not be queued, every operation raises ``EngineLost``, which is
-    no refusal (decision 0013).
+    an effect on the compute stream has failed, or could not be queued, or the device is gone, every operation raises
+    ``EngineLost``, which is no refusal (decision 0013).
 
     ``touched`` collects what operations changed, until whoever watches replaces its contents with
     :func:`kvcrucible.engine.observe.drain`.  ``evicted``: continuations that the last operation released to make room.
@@ -86,7 +86,6 @@ class Engine:
         self.storages = per_pool(config, storage)
         self.device: Device = device if device is not None else ImmediateDevice()
         self.stream = AnsweredStream(self.device.stream("compute"))
-        self.copies = self.device.stream("copy")
         self.work = WorkCounters()
         self.touched = Touched()
         self.evicted: list[int] = []

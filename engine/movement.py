@@ -9,7 +9,7 @@ from kvcrucible.contract.operations import TransferEnded, TransferOutcome
 from kvcrucible.contract.snapshot import Tier
 from kvcrucible.engine import guards
 from kvcrucible.engine.host.phases import Phase
-from kvcrucible.engine.host.tier import HostTier
+from kvcrucible.engine.host.tier import COPY_STREAMS, HostTier
 from kvcrucible.engine.host.transfer import Transfer
 from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.records import Continuation
@@ -37,7 +37,7 @@ def host_tier(engine: Engine, memory: HostMemory | None) -> HostTier | None:
         engine.storages,
         host_memory_of(spec, memory, engine.storages),
         engine.stream,
-        engine.copies,
+        {tier: engine.device.stream(name) for tier, name in COPY_STREAMS.items()},
         residency,
         engine.touched,
         engine.work,

@@ -30,7 +30,7 @@ from kvcrucible.fuzz.machine import machine_class, to_hypothesis
 from kvcrucible.fuzz.minimise import minimise
 from kvcrucible.fuzz.pairs import Pair, missing
 from kvcrucible.fuzz.seeking import journeys_toward, suits
-from kvcrucible.fuzz.setting import Depth, Setting
+from kvcrucible.fuzz.setting import DEVICES, Depth, Setting
 from kvcrucible.fuzz.steps import Step
 from kvcrucible.fuzz.waivers import Waiver, waivers_of
 from kvcrucible.invariants import registry
@@ -57,6 +57,7 @@ class Plan:
     settings.  ``hosts``: whether settings have a Host tier.  Of each, what the engine cannot have is left out.
     ``capacity_at``: pages that every pool has beyond those of one longest sequence; empty for pools of any size.
     ``shrink``: whether a failing example is made small, which takes most of the time of a campaign that finds one.
+    ``device``: where planes and tables of all settings are.
     """
 
     engine: str = "paged"
@@ -71,6 +72,7 @@ class Plan:
     hosts: tuple[bool, ...] = (False, True)
     capacity_at: tuple[int, ...] = ()
     shrink: bool = True
+    device: str = DEVICES[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,7 @@ def run(plan: Plan, on_progress: Callable[[Report], None] | None = None) -> Repo
     """
     if Depth.PAYLOAD in plan.depths:
         _use_one_thread()
-    capabilities = build(Setting(plan.engine, plan.depths[-1])).capabilities
+    capabilities = build(Setting(plan.engine, plan.depths[-1], device=plan.device)).capabilities
     report = Report(plan, capabilities)
     began = time.perf_counter()
 
@@ -239,6 +241,7 @@ def _run_batch(
         LOOKAHEADS if report.capabilities.backfills else (0,),
         # One capacity a batch, so that each gets its share.
         plan.capacity_at and (plan.capacity_at[batch % len(plan.capacity_at)],),
+        plan.device,
     )
     settings = to_hypothesis(drawn)
     if sought:

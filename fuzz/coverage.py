@@ -38,6 +38,7 @@ from kvcrucible.fuzz import (
     coverage_media,
     coverage_room,
     coverage_speculation,
+    coverage_tight,
 )
 from kvcrucible.fuzz.goals import (
     GOALS,
@@ -65,6 +66,7 @@ PARTS = (
     coverage_media,
     coverage_room,
     coverage_speculation,
+    coverage_tight,
 )
 
 __all__ = ["GOALS", "Goal", "admissions", "observe", "observe_queue", "reached", "within_reach"]

@@ -61,10 +61,10 @@ def _beside(seen: Seen) -> bool:
     needs=BACKFILL,
 )
 def _refused(seen: Seen) -> bool:
-    return bool(list(_held_back(seen)))
+    return bool(list(held_back(seen)))
 
 
-def _held_back(seen: Seen) -> Iterator[int]:
+def held_back(seen: Seen) -> Iterator[int]:
     """Yield the requests of the look-ahead that fit as things stand, of no session, and stay in the queue."""
     waiting = getattr(seen.outcome.value, "waiting", None)
     free_row = any(row.sequence is None for row in seen.after.rows.values())

@@ -13,6 +13,7 @@ from kvcrucible.contract.profiles import PROFILES, storage_profile
 from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.geometry import payload_geometry
 from kvcrucible.fuzz.setting import (
+    DEVICES,
     HOST_ALIGNMENT_BYTES,
     HOSTILE_POLICY,
     SCHEDULES,
@@ -102,13 +103,15 @@ def settings_for(
     hosts: tuple[bool, ...] = (False,),
     lookaheads: tuple[int, ...] = (0,),
     capacity_at: tuple[int, ...] = (),
+    device: str = DEVICES[0],
 ) -> st.Strategy[Setting]:
     """Return small settings on purpose: pools of a few pages, few rows, every page size, every condition.
 
     ``backends``: the pools to draw from beside Main, None for no other.  Either pool may be the tight one.
     ``profiles``: names of storage profiles to draw from.  ``hosts``: whether there is a Host tier.  ``lookaheads``: of
     the queue.  ``capacity_at``: pages beyond those of one longest sequence (L = ceil(S / P)) that every pool has, below
-    0 for fewer; empty for pools of any size.
+    0 for fewer; empty for pools of any size.  ``device``: of every setting; on CUDA the order of effects is its own, so
+    all have the first schedule.
     """
 
     def build(
@@ -125,11 +128,12 @@ def settings_for(
             backend_capacity = max(1, pages_for(context, backend_size) + beyond)
         sizes = [page_size] if backend is None else [page_size, backend_size]
         host_bytes = _host_bytes(profile, sizes, host_pages) if host_pages else None
+        scheduled = lagging and device == DEVICES[0]
         return Setting(
             engine, Depth(depth), capacity, page_size, max(context, 1), rows, bits, lagging, profile, poison,
-            backend, backend_capacity, backend_size, host_bytes, schedule if lagging else SCHEDULES[0],
-            schedule_seed if lagging else 0, fail_every if host_pages else 0,
-            policy, policy_seed if policy == HOSTILE_POLICY else 0, lookahead,
+            backend, backend_capacity, backend_size, host_bytes, schedule if scheduled else SCHEDULES[0],
+            schedule_seed if scheduled else 0, fail_every if host_pages else 0,
+            policy, policy_seed if policy == HOSTILE_POLICY else 0, lookahead, device=device,
         )  # fmt: skip
 
     with_host = True in hosts

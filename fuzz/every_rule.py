@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kvcrucible.fuzz.media_rules import MediaRules
 from kvcrucible.fuzz.speculation_rules import SpeculationRules
+from kvcrucible.fuzz.tight_rules import TightRules
 
 
-class EveryRule(SpeculationRules, MediaRules):
+class EveryRule(SpeculationRules, MediaRules, TightRules):
     """The driver with every rule."""

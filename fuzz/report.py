@@ -17,6 +17,7 @@ def report_to_plain(report: Report, reproduction: Path | None) -> dict[str, Any]
         "format": "kvcrucible.fuzz-report/1",
         "engine": report.plan.engine,
         "depths": [depth.value for depth in report.plan.depths],
+        "device": report.plan.device,
         "seed": report.plan.seed,
         "examples": tally.examples,
         "steps": tally.steps,

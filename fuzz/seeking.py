@@ -47,6 +47,8 @@ SOUGHT = {
     "failed-to-sink-yields": Sought(_SINKING, _fails),
     "fallback-after-failed-restore": Sought(_COMING_BACK, _fails),
     "head-starts-beside-who-passed-it": Sought(suits=_passes),
+    "held-back-by-shared-pages": Sought(suits=_passes),
+    "held-back-by-the-pinned": Sought(suits=_passes),
     "host-copies-given-up": Sought(_SINKING),
     "lookup-prefers-resident": Sought(("twins",)),
     # A transfer's end is told before that of the unit that touched its pages.

@@ -37,6 +37,9 @@ POISONS = ("nan", "huge")
 #: (:mod:`kvcrucible.fuzz.adapters.schedules`).
 SCHEDULES = ("in-order", "random-walk", "copies-starved", "compute-starved", "compute-silent", "priority")
 
+#: Where planes and tables may be: main memory, or torch's current CUDA device.
+DEVICES = ("cpu", "cuda")
+
 #: Any order by seed, and names of what is not there: a policy on which nothing may depend.
 HOSTILE_POLICY = "hostile"
 
@@ -96,7 +99,8 @@ class Setting:
     profile at payload depth, and of what a Host tier counts the bytes. ``poison``: what free and stale columns are
     filled with, ``nan`` or ``huge`` (a large finite value).
 
-    ``lookahead``: requests behind a waiting head that one ``schedule`` looks at.
+    ``lookahead``: requests behind a waiting head that one ``schedule`` looks at.  ``device``: where planes and tables
+    are; where effects lag, on ``cuda`` its own streams take the place of the simulated device and its schedule.
 
     ``host_bytes``: size of the Host tier, None for an engine without one.  ``schedule``, ``schedule_seed``: who decides
     the order of effects where they lag.  ``fail_every``: every so many copies between the tiers one fails, in turn
@@ -126,6 +130,7 @@ class Setting:
     policy_seed: int = 0
     lookahead: int = 0
     page_order_seed: int = 0
+    device: str = DEVICES[0]
 
     def engine_config(self) -> EngineConfig:
         """Return the engine's configuration; with a Host tier, every pool declares its planes."""
@@ -173,6 +178,8 @@ class Setting:
             raise InputError(f"unknown poison {values['poison']!r:.40}; known: {', '.join(POISONS)}")
         if values.get("schedule", SCHEDULES[0]) not in SCHEDULES:
             raise InputError(f"unknown schedule {values['schedule']!r:.40}; known: {', '.join(SCHEDULES)}")
+        if values.get("device", DEVICES[0]) not in DEVICES:
+            raise InputError(f"unknown device {values['device']!r:.40}; known: {', '.join(DEVICES)}")
         if values.get("policy", LRU) not in SETTING_POLICIES:
             raise InputError(f"unknown policy {values['policy']!r:.40}; known: {', '.join(SETTING_POLICIES)}")
         if values.get("backend") not in (None, *BACKENDS):

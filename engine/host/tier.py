@@ -1,13 +1,14 @@
 """The Host tier of one engine: its arena, its transfers, and what they need of pools, streams and storages.
 
-Implements the port of :mod:`kvcrucible.engine.host.transfer`.  Copies run on a stream of their own, which waits for
-what the compute stream was given before, so that they read what was written; nothing that they touch changes hands
-before they are over (DESIGN 4.4, 4.7, decision 0013).
+Implements the port of :mod:`kvcrucible.engine.host.transfer`.  Copies run on streams of their own, one for each
+direction, so that neither holds up the other.  Before a copy its stream waits for what the compute stream was given so
+far, so that it reads what was written; nothing that it touches changes hands before it is over, so copies of one
+direction need no order against those of the other (DESIGN 4.4, 4.7, decisions 0013 and 0024).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -25,6 +26,9 @@ from kvcrucible.engine.residency import Residency
 from kvcrucible.engine.storage.interface import HostMemory, Storage
 from kvcrucible.engine.streams import Completion, DeviceStream, EffectFailed
 from kvcrucible.engine.work import WorkCounters
+
+#: Names of the streams on which pages leave a tier.
+COPY_STREAMS = {Tier.DEVICE: "to-host", Tier.HOST: "to-device"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,9 @@ class _Group:
 class HostTier:
     """Extents of ``spec``'s arena for pages of ``pools``, and transfers between both tiers, by number.
 
-    ``residency`` knows who retains which page; the tier tells it whenever pages have moved or change hands with a
-    transfer.  The tier frees what transfers leave behind; slots of clean copies are freed by the page ledger.
+    ``copies``: on which stream pages leave each tier.  ``residency`` knows who retains which page; the tier tells it
+    whenever pages have moved or change hands with a transfer.  The tier frees what transfers leave behind; slots of
+    clean copies are freed by the page ledger.
     """
 
     def __init__(
@@ -72,7 +77,7 @@ class HostTier:
         storages: Sequence[Storage],
         memory: HostMemory,
         compute: DeviceStream,
-        copies: DeviceStream,
+        copies: Mapping[Tier, DeviceStream],
         residency: Residency,
         touched: Touched,
         work: WorkCounters,
@@ -192,7 +197,8 @@ class HostTier:
         self, number: int, source: Tier, copies: Sequence[tuple[ReplicatedPage, Place, Place]]
     ) -> Completion:
         """Queue one effect for each run of pages that follow one another on both sides."""
-        self._copies.wait(self._compute.record())
+        copying = self._copies[source]
+        copying.wait(self._compute.record())
         failure: EffectFailed | None = None
         groups: dict[int, _Group] = {}
         for page, *ends in copies:
@@ -205,16 +211,16 @@ class HostTier:
             group.placed.append((page_of(lease), slot.slot))
         try:
             for group in groups.values():
-                self._queue(number, source, group)
+                self._queue(copying, number, source, group)
         except EffectFailed as failed:
             failure = failed
         except Exception:
             # Nobody expects it, so it passes through. What was queued before may still run, and the places are given
             # back as soon as this is raised: so it is awaited, and its failures are nobody's.
-            self._copies.synchronize()
-            self._copies.record()
+            copying.synchronize()
+            copying.record()
             raise
-        event = self._copies.record()
+        event = copying.record()
         return event if failure is None else _PartlyQueued(event, failure)
 
     def in_use(self, pages: Sequence[ReplicatedPage]) -> bool:
@@ -251,7 +257,7 @@ class HostTier:
             raise
         return given
 
-    def _queue(self, number: int, source: Tier, group: _Group) -> None:
+    def _queue(self, copying: DeviceStream, number: int, source: Tier, group: _Group) -> None:
         spec, work = self._pools[group.pool].spec, self._work
         # A storage holds planes of one kind; where a pool declares more, no storage is behind it and nothing moves.
         planes = spec.planes[0]
@@ -260,7 +266,7 @@ class HostTier:
         act = self.memory.pack if source is Tier.DEVICE else self.memory.unpack
         for run in coalesce(group.placed):
             effect = partial(act, layout, group.extent.offset_bytes, stored, (run,))
-            self._copies.submit(effect, copy_label(number))
+            copying.submit(effect, copy_label(number))
             work.transfer_copies += 1
             if source is Tier.DEVICE:
                 work.bytes_demoted += run.pages * spec.page_bytes

@@ -19,7 +19,10 @@ class TorchHostMemory:
     """``capacity_bytes`` bytes of host memory, allocated once and zeroed; page-locked where ``pinned``.
 
     Implements ``HostMemory``.  Knows offsets, not extents: who owns which bytes is the arena's knowledge.  Offsets and
-    sizes are bytes.  The object owns the memory; drop it to free it.
+    sizes are bytes.  The object owns the memory; drop it to free it, once no copy is under way.  Beside planes on CUDA
+    it should be pinned: kernels then read and write it where it lies, and a copy goes on while the host does; what is
+    not pinned the driver copies, run by run, and the host waits.  Raises ``BadArgument`` for a size below 1, or where
+    pinning is refused.
     """
 
     def __init__(self, capacity_bytes: int, *, pinned: bool = False) -> None:
@@ -27,7 +30,18 @@ class TorchHostMemory:
 
         if capacity_bytes < 1:
             raise BadArgument(f"{capacity_bytes} bytes of host memory", "a size below 1", "give 1 or more")
-        self.buffer = torch.zeros(capacity_bytes, dtype=torch.uint8, pin_memory=pinned)
+        self.pinned = pinned
+        try:
+            self.buffer = torch.zeros(capacity_bytes, dtype=torch.uint8, pin_memory=pinned)
+        except RuntimeError as error:
+            if not pinned:
+                raise
+            raise BadArgument(
+                f"{capacity_bytes} bytes of pinned host memory",
+                f"pinning was refused: {error}",
+                "ask for fewer bytes, raise what the system lets a process lock, or take memory that is not pinned: "
+                "copies to and from it wait",
+            ) from error
 
     @property
     def capacity_bytes(self) -> int:
@@ -35,7 +49,9 @@ class TorchHostMemory:
         return len(self.buffer)
 
     def fill(self, offset: int, size: int, value: int) -> None:
-        """Set every byte of ``[offset, offset + size)`` to ``value``, 0 to 255 (poison)."""
+        """Set every byte of ``[offset, offset + size)`` to ``value``, 0 to 255 (poison), now: on CUDA too this is the
+        host's own write, so no copy of these bytes may be under way.
+        """
         self._range(offset, size).fill_(value)
 
     def read(self, offset: int, size: int) -> bytes:

@@ -1,7 +1,9 @@
 """The small interfaces behind which tensors come in: a pool's planes, and the bytes of the Host tier (DESIGN 2, 4.7).
 
-Every method that writes is one immediate effect.  Whether it runs now, later or not at all is the business of the
-stream on which the control plane enqueues it; a storage knows nothing of order, leases or sequences, and frees nothing.
+Every method that writes is one effect.  Whether it runs now, later or not at all is the business of the stream on which
+the control plane enqueues it; a storage knows nothing of order, leases or sequences, and frees nothing.  Where planes
+are on CUDA a method launches on torch's current stream and need not wait: what it launches reads only what was there
+before in that stream's order, and what it reads on the host it keeps until the device has passed it.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ from kvcrucible.engine.kernels.blocks import PageCopy
 from kvcrucible.engine.kernels.view import LayerView
 from kvcrucible.engine.storage.interface import HOLE, StoredPlanes
 from kvcrucible.engine.storage.planes import allocate_side
+from kvcrucible.engine.storage.staging import Staging
+from kvcrucible.engine.streams.cuda_runtime import TorchCuda
 
 
 class TorchStorage:
@@ -31,6 +33,8 @@ class TorchStorage:
     bytes of packed codes, or D / group scales (``kernels.view.SideView``).  ``block_tables`` is ``[max_rows,
     max_blocks_per_row]``, int32, all holes at the start.  The object owns both; drop it to free them.  ``backend``
     names the kernels that work on it (``kernels.backends``), here and through its views; None is the best that works.
+    ``device`` is torch's name of where all of it lies.  Through ``staging`` table uploads go that are queued; None is
+    one of the storage's own on CUDA, and none in main memory, where an upload is over when it returns.
     Raises ``BadArgument`` for counts below 1, a page size that is no power of two, a profile that torch planes cannot
     hold, one whose groups do not divide D, or an unknown back-end.
     """
@@ -48,6 +52,7 @@ class TorchStorage:
         pool: int = 0,
         order: PlaneOrder = PlaneOrder.PAGE_MAJOR,
         backend: str | None = None,
+        staging: Staging | None = None,
     ) -> None:
         check_page_size(page_size)
         _check_at_least("capacity_pages", capacity_pages, 1)
@@ -60,6 +65,9 @@ class TorchStorage:
         if backend is not None:
             check_name(backend)
         self.block_tables = torch.full((max_rows, max_blocks_per_row), HOLE, dtype=torch.int32, device=device)
+        if staging is None and self.block_tables.is_cuda:
+            staging = Staging(TorchCuda(str(self.block_tables.device)))
+        self._staging = staging
         shape = (geometry, capacity_pages, page_size, order, device)
         self._layers = [
             LayerView(
@@ -120,8 +128,11 @@ class TorchStorage:
         self._check_blocks(row, first_block, len(page_ids))
         for page in page_ids:
             self._check_page(page)
-        entries = torch.tensor(page_ids, dtype=torch.int32, device=self.block_tables.device)
-        self.block_tables[row, first_block : first_block + len(page_ids)] = entries
+        mapped = self.block_tables[row, first_block : first_block + len(page_ids)]
+        if self._staging is None:
+            mapped.copy_(torch.tensor(page_ids, dtype=torch.int32))
+        elif page_ids:
+            self._staging.upload(mapped, page_ids)
 
     def clear_table(self, row: int, first_block: int, count: int) -> None:
         """Turn ``count`` blocks from ``first_block`` on into holes; ``BadArgument`` outside the matrix."""

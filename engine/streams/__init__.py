@@ -7,6 +7,7 @@ calls a storage directly.
 from __future__ import annotations
 
 from kvcrucible.engine.streams.answered import AnsweredStream
+from kvcrucible.engine.streams.cuda import CudaDevice
 from kvcrucible.engine.streams.fences import UnitFences
 from kvcrucible.engine.streams.immediate import ImmediateDevice
 from kvcrucible.engine.streams.interface import (
@@ -23,6 +24,7 @@ from kvcrucible.engine.streams.simulated import SimulatedDevice
 __all__ = [
     "AnsweredStream",
     "Completion",
+    "CudaDevice",
     "Device",
     "DeviceStream",
     "Effect",

@@ -62,17 +62,26 @@ class AnsweredStream:
         """Run or await everything submitted so far."""
         self._inner.synchronize()
 
+    def look(self) -> EffectFailed | None:
+        """Take note of how far the device has come; return why nothing more will come of it, None while it works."""
+        return self._inner.look()
+
     def ask(self) -> None:
         """Take note of failures that the host knows of by now.  Raises ``EngineLost`` from the first one on, always.
 
         Records an event where the last effect has none behind it, so that its failure is known one call later at most.
+        A device of which nothing more will come, whichever stream found out, is a failure of this one: no page of it
+        can be read again.
         """
         if self._unmarked:
             self.record()
+        gone = self.look()
         while self._open and self._open[0].event.done:
             one = self._open.popleft()
             if one.event.failure is not None and self._lost is None:
                 self._lost = f"up to {one.what}: {one.event.failure}"
+        if gone is not None and self._lost is None:
+            self._lost = f"with its device: {gone}"
         self.require_sound()
 
     def require_sound(self) -> None:

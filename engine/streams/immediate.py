@@ -50,6 +50,9 @@ class ImmediateDeviceStream:
     def synchronize(self) -> None:
         """Nothing is ever outstanding."""
 
+    def look(self) -> None:
+        """Nothing to note: an event is done when it is recorded."""
+
 
 class ImmediateDevice:
     """Streams that are all in the order in which the host calls them."""

@@ -73,6 +73,13 @@ class DeviceStream(Stream, Protocol):
         ``event`` is one that a stream of the same device returned; the host does not block.
         """
 
+    def look(self) -> EffectFailed | None:
+        """Take note of how far the device has come, where the host learns of it only by asking; do not wait.
+
+        Returns why nothing more will come of the whole device, None while it works.  A device whose events are done by
+        themselves, or as a test decides, has nothing to note.
+        """
+
 
 class Device(Protocol):
     """A set of named streams."""

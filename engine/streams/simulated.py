@@ -91,6 +91,9 @@ class SimulatedDeviceStream:
         while self.pending:
             self._device.run(1)
 
+    def look(self) -> None:
+        """Nothing to note: the strategy decides when the host is told."""
+
     def _settle(self) -> bool:
         """Pass the events and fulfilled waits at the head; tell whether there were any."""
         moved = False

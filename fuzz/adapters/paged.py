@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.operations import Operation, Outcome
@@ -12,11 +12,12 @@ from kvcrucible.contract.snapshot import PageState, Snapshot, Tier, Touched
 from kvcrucible.engine.engine import Engine, PoolFactory
 from kvcrucible.engine.execute import execute
 from kvcrucible.engine.host.packing import CopyRun, PackedLayout
+from kvcrucible.engine.host.tier import COPY_STREAMS
 from kvcrucible.engine.observe import drain, snapshot
 from kvcrucible.engine.pool import PagePool
 from kvcrucible.engine.storage.interface import HOLE, Storage
 from kvcrucible.engine.storage.null import per_pool
-from kvcrucible.engine.streams import ImmediateDevice, SimulatedDevice
+from kvcrucible.engine.streams import Device, ImmediateDevice, SimulatedDevice
 from kvcrucible.fuzz.adapters.counted import CountedStorage
 from kvcrucible.fuzz.adapters.policies import policy_of
 from kvcrucible.fuzz.adapters.schedules import strategy_of
@@ -34,15 +35,39 @@ if TYPE_CHECKING:
     from kvcrucible.engine.storage.torch_storage import TorchStorage
     from kvcrucible.fuzz.content import Rows
 
-#: Names of the engine's streams: one for everything but copies between the tiers, which have their own.
-COMPUTE_STREAM, COPY_STREAM = "compute", "copy"
+#: Name of the engine's stream for everything but copies between the tiers, which have their own.
+COMPUTE_STREAM = "compute"
 
 #: What ended host extents are filled with: as NaN patterns in every format, or as large finite numbers.
 HOST_POISON = {"nan": 0xFF, "huge": 0x7B}
 
 
+class LaggingDevice(Device, Protocol):
+    """A device that is behind the host, and of which the host learns step by step."""
+
+    def run(self, steps: int) -> int:
+        """Let up to ``steps`` things happen, or become known; return how many did."""
+
+
+def lagging_device(setting: Setting) -> LaggingDevice:
+    """Return the device of a setting whose effects lag: simulated in main memory, CUDA's own streams on CUDA.
+
+    On CUDA the order of what happens is the device's, and what the host knows of it the example's: an event is done
+    once a step of the example has waited for it, however fast the device is.  Raises ``NotRunError`` without one.
+    """
+    if setting.device == "cuda":
+        from kvcrucible.engine.streams.cuda import CudaDevice
+
+        return CudaDevice(polls=False)
+    copies = COPY_STREAMS.values()
+    return SimulatedDevice(strategy_of(setting.schedule, setting.schedule_seed, COMPUTE_STREAM, copies))
+
+
 class PagedAdapter:
-    """The paged engine at ledger depth; ``pool`` builds its page pools."""
+    """The paged engine at ledger depth.
+
+    ``pool`` builds its page pools; ``lagging``: the device behind it, None for the setting's own.
+    """
 
     def __init__(
         self,
@@ -50,14 +75,13 @@ class PagedAdapter:
         storages: Sequence[Storage] | None = None,
         host_memory: TorchHostMemory | None = None,
         pool: PoolFactory = PagePool,
+        lagging: LaggingDevice | None = None,
     ) -> None:
         self.capabilities = Capabilities("paged", payload=False, raw_write=False)
-        self._simulated = (
-            SimulatedDevice(strategy_of(setting.schedule, setting.schedule_seed, COMPUTE_STREAM, COPY_STREAM))
-            if setting.lagging
-            else None
-        )
-        self.device = WatchedDevice(self._simulated or ImmediateDevice(), setting.fail_every)
+        if lagging is None and setting.lagging:
+            lagging = lagging_device(setting)
+        self._lagging = lagging
+        self.device = WatchedDevice(lagging or ImmediateDevice(), setting.fail_every)
         config, hashing = setting.engine_config(), token_hash(setting.hash_bits)
         self._counted = [CountedStorage(one) for one in per_pool(config, storages)]
         policy = policy_of(setting)
@@ -65,7 +89,6 @@ class PagedAdapter:
         if setting.page_order_seed:
             use_every_page_once(self.engine, Random(setting.page_order_seed))
         self.stream = self.device.stream(COMPUTE_STREAM)
-        self.copy_stream = self.device.stream(COPY_STREAM)
 
     def execute(self, operation: Operation) -> Outcome:
         """Carry out one operation."""
@@ -105,7 +128,7 @@ class PagedAdapter:
 
     def run_effects(self, count: int) -> int:
         """Let up to ``count`` queued device effects take place; return how many did."""
-        return 0 if self._simulated is None else self._simulated.run(count)
+        return 0 if self._lagging is None else self._lagging.run(count)
 
     def settle(self) -> None:
         """Let all device effects take place."""
@@ -135,11 +158,13 @@ class PagedPayloadAdapter(PagedAdapter):
         storages: Sequence[TorchStorage],
         host_memory: TorchHostMemory | None = None,
         scratch: Sequence[TorchStorage] = (),
+        lagging: LaggingDevice | None = None,
     ) -> None:
-        super().__init__(setting, storages, host_memory)
+        super().__init__(setting, storages, host_memory, lagging=lagging)
         self.capabilities = Capabilities("paged")
         self.storages, self._scratch, self._memory = storages, scratch, host_memory
         self.layers = storages[0].geometry.layers
+        self._device = storages[0].block_tables.device
         self._seen = Snapshot(())
         if host_memory is not None:
             assert self.engine.host is not None
@@ -157,7 +182,7 @@ class PagedPayloadAdapter(PagedAdapter):
         import torch
 
         row = self.engine.sequences[sequence].row
-        k, v = (torch.from_numpy(rows).to(torch.float32) for rows in (keys, values))
+        k, v = (torch.from_numpy(rows).to(self._device, torch.float32) for rows in (keys, values))
         self.stream.submit(partial(self.storages[pool].append, layer, [row], [start], [len(keys)], k, v))
 
     def read(self, owner: int, layer: int, stop: int, pool: int = 0) -> tuple[Rows, Rows]:
@@ -165,17 +190,17 @@ class PagedPayloadAdapter(PagedAdapter):
         active = self.engine.sequences.get(owner)
         if active is not None:
             k, v = self.storages[pool].read_row(layer, active.row, 0, stop)
-            return k.double().numpy(), v.double().numpy()
+            return on_host(k), on_host(v)
         pages = [self._seen.pages[page] for page in self._seen.spaces[owner, pool].pages]
         if all(page.visible is Tier.DEVICE for page in pages):
             k, v = self.storages[pool].read_pages(layer, [page.device for page in pages], 0, stop)
-            return k.double().numpy(), v.double().numpy()
+            return on_host(k), on_host(v)
         return self._joined(pages, layer, stop)
 
     def read_copy(self, page: PageState, layer: int, columns: int) -> tuple[Rows, Rows]:
         """Return the first rows of a page's hidden replica."""
         k, v = self._read_replica(page, page.visible.other, layer, columns)
-        return k.double().numpy(), v.double().numpy()
+        return on_host(k), on_host(v)
 
     def _joined(self, pages: Sequence[PageState], layer: int, stop: int) -> tuple[Rows, Rows]:
         """Return the rows of pages that are visible in different tiers."""
@@ -188,7 +213,7 @@ class PagedPayloadAdapter(PagedAdapter):
             if block * size < stop
         ]
         k, v = (torch.cat(side) for side in zip(*parts, strict=True))
-        return k.double().numpy(), v.double().numpy()
+        return on_host(k), on_host(v)
 
     def _read_replica(self, page: PageState, tier: Tier, layer: int, columns: int) -> tuple[Tensor, Tensor]:
         if tier is Tier.DEVICE:
@@ -214,10 +239,10 @@ class PagedPayloadAdapter(PagedAdapter):
         records = [self.engine.sequences[owner] for owner in owners]
         lengths = [record.spaces[pool].frontier for record in records]
         rows = [record.row for record in records]
-        q = torch.from_numpy(queries).to(torch.float32)
+        q = torch.from_numpy(queries).to(self._device, torch.float32)
         view = self.storages[pool].layer_view(layer)
         out, lse = paged_attention(q, view, rows, [1] * len(rows), lengths)
-        return out.double().numpy(), lse.double().numpy()
+        return on_host(out), on_host(lse)
 
     def device_row(self, sequence: int, pool: int = 0) -> tuple[int, ...]:
         """Return the device's row; the caller has let all effects take place."""
@@ -231,5 +256,14 @@ class PagedPayloadAdapter(PagedAdapter):
         self.stream.submit(partial(self.storages[pool].raw_write, page, first, stop, value))
 
     def _poison_extent(self, memory: TorchHostMemory, value: int, offset: int, size: int) -> None:
-        """Queue a fill of an extent that has ended, behind the copies that may still read or write it."""
-        self.copy_stream.submit(partial(memory.fill, offset, size, value))
+        """Queue a fill of an extent that has ended, before whatever is demoted to its bytes next.
+
+        No copy of them is under way: an extent ends only once the host knows those of its transfers to be over.
+        """
+        self.device.stream(COPY_STREAMS[Tier.DEVICE]).submit(partial(memory.fill, offset, size, value))
+
+
+def on_host(rows: Tensor) -> NDArray[np.float64]:
+    """Return a tensor's numbers in main memory; waits for the stream that computes them."""
+    numbers: NDArray[np.float64] = rows.double().cpu().numpy()
+    return numbers

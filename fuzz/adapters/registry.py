@@ -7,6 +7,7 @@ from collections.abc import Callable
 from kvcrucible.contract.errors import InputError, NotRunError
 from kvcrucible.contract.extras import install_remedy
 from kvcrucible.contract.profiles import storage_profile
+from kvcrucible.engine.streams.cuda_runtime import why_no_cuda
 from kvcrucible.fuzz.adapters.paged import PagedAdapter
 from kvcrucible.fuzz.adapters.protocol import EngineAdapter
 from kvcrucible.fuzz.geometry import PAYLOAD_GEOMETRY, payload_geometry
@@ -14,8 +15,8 @@ from kvcrucible.fuzz.setting import Depth, Setting
 
 
 def build(setting: Setting) -> EngineAdapter:
-    """Return a fresh engine for ``setting``; raises ``InputError`` for an unknown one, ``NotRunError`` without
-    torch.
+    """Return a fresh engine for ``setting``; raises ``InputError`` for an unknown one, ``NotRunError`` without torch or
+    the setting's device.
     """
     builder = ENGINES.get(setting.engine)
     if builder is None:
@@ -29,6 +30,10 @@ def build(setting: Setting) -> EngineAdapter:
 
 
 def _paged(setting: Setting) -> EngineAdapter:
+    if setting.device == "cuda":
+        reason = why_no_cuda()
+        if reason is not None:
+            raise NotRunError(reason)
     if setting.depth is Depth.LEDGER:
         return PagedAdapter(setting)
     try:
@@ -48,6 +53,7 @@ def _paged(setting: Setting) -> EngineAdapter:
                 spec.page_size,
                 rows,
                 config.blocks_per_row(pool),
+                setting.device,
                 pool=pool,
                 order=spec.order,
             )
@@ -58,11 +64,13 @@ def _paged(setting: Setting) -> EngineAdapter:
         return PagedPayloadAdapter(setting, storages(None, setting.max_concurrency))
     from kvcrucible.engine.storage.host_memory import TorchHostMemory
 
-    memory = TorchHostMemory(setting.host_bytes)
+    memory = TorchHostMemory(setting.host_bytes, pinned=setting.device == "cuda")
     return PagedPayloadAdapter(setting, storages(None, setting.max_concurrency), memory, storages(1, 1))
 
 
 def _torch_paged(setting: Setting) -> EngineAdapter:
+    if setting.device != "cpu":
+        raise InputError("torch-paged-attention is driven in main memory alone; use --device cpu")
     if setting.depth is Depth.LEDGER:
         raise InputError("torch-paged-attention exists at payload depth alone; use --depth payload")
     try:

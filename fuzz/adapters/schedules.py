@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from kvcrucible.contract.errors import InputError
 from kvcrucible.engine.streams.strategies import InOrder, PriorityChange, RandomWalk, Starving
 from kvcrucible.engine.streams.strategy import StepKind, Strategy
@@ -14,8 +16,8 @@ PRIORITY_DEPTH = 4
 EXPECTED_STEPS = 120
 
 
-def strategy_of(schedule: str, seed: int, compute: str, copies: str) -> Strategy:
-    """Return a new strategy; ``compute`` and ``copies`` name the engine's streams.
+def strategy_of(schedule: str, seed: int, compute: str, copies: Collection[str]) -> Strategy:
+    """Return a new strategy; ``compute`` and ``copies`` name the engine's streams, those of copies between the tiers.
 
     Raises ``InputError`` for an unknown schedule.
     """
@@ -25,7 +27,7 @@ def strategy_of(schedule: str, seed: int, compute: str, copies: str) -> Strategy
         case "random-walk":
             return RandomWalk(seed)
         case "copies-starved":
-            return Starving({(copies, kind) for kind in StepKind})
+            return Starving({(name, kind) for name in copies for kind in StepKind})
         case "compute-starved":
             return Starving({(compute, kind) for kind in StepKind})
         case "compute-silent":

@@ -64,6 +64,10 @@ class WatchedStream:
         """Run or await everything submitted so far."""
         self._inner.synchronize()
 
+    def look(self) -> EffectFailed | None:
+        """Take note of how far the device has come; return why nothing more will come of it, None while it works."""
+        return self._inner.look()
+
     def _run(self, effect: Effect, label: str) -> None:
         self.ran += 1
         self._perform(effect, label)

@@ -95,6 +95,10 @@ class FailingStream:
         """Run or await everything submitted so far."""
         self._inner.synchronize()
 
+    def look(self) -> EffectFailed | None:
+        """Take note of how far the device has come; return why nothing more will come of it."""
+        return self._inner.look()
+
 
 class FailingDevice:
     """``inner``, whose effects pass the gate.  ``goes_down`` tells of a copy between the tiers whether it leaves the

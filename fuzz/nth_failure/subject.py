@@ -13,11 +13,12 @@ from kvcrucible.contract.snapshot import Snapshot
 from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.execute import execute
 from kvcrucible.engine.host.replicas import ReplicatedPage
+from kvcrucible.engine.host.tier import COPY_STREAMS
 from kvcrucible.engine.observe import snapshot
 from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.streams import ImmediateDevice, SimulatedDevice, UnitFences
 from kvcrucible.engine.streams.interface import Effect
-from kvcrucible.fuzz.adapters.paged import COMPUTE_STREAM, COPY_STREAM, use_every_page_once
+from kvcrucible.fuzz.adapters.paged import COMPUTE_STREAM, use_every_page_once
 from kvcrucible.fuzz.adapters.policies import policy_of
 from kvcrucible.fuzz.adapters.schedules import strategy_of
 from kvcrucible.fuzz.nth_failure.failing import FailingDevice, FailingPool, FailingSlots
@@ -33,7 +34,9 @@ class Subject:
     def __init__(self, setting: Setting, steps: Sequence[Step] = ()) -> None:
         self.gate = Gate()
         self._simulated = (
-            SimulatedDevice(strategy_of(setting.schedule, setting.schedule_seed, COMPUTE_STREAM, COPY_STREAM))
+            SimulatedDevice(
+                strategy_of(setting.schedule, setting.schedule_seed, COMPUTE_STREAM, COPY_STREAMS.values())
+            )
             if setting.lagging
             else None
         )

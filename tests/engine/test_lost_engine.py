@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from fake_cuda import fake_device
 
 from kvcrucible.contract.config import EngineConfig, HostSpec, PoolSpec
 from kvcrucible.contract.errors import EngineLost, Refusal
@@ -25,7 +26,7 @@ from kvcrucible.engine.observe import snapshot
 from kvcrucible.engine.storage.null import NullStorage
 from kvcrucible.engine.streams import Device, EffectFailed, ImmediateDevice, SimulatedDevice
 
-DEVICES = [ImmediateDevice, SimulatedDevice]
+DEVICES = [ImmediateDevice, SimulatedDevice, fake_device]
 
 
 def engine(device: Device) -> tuple[Engine, NullStorage, int]:

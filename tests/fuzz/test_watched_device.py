@@ -66,7 +66,7 @@ def test_every_schedule_has_a_strategy_that_runs_everything(schedule: str) -> No
         simulated.synchronize()
         return ran
 
-    first, second = (order(strategy_of(schedule, 5, "compute", "copy")) for _ in range(2))
+    first, second = (order(strategy_of(schedule, 5, "compute", ["copy"])) for _ in range(2))
     assert first == second
     assert len(first) == 8
     if schedule == "copies-starved":
@@ -75,4 +75,4 @@ def test_every_schedule_has_a_strategy_that_runs_everything(schedule: str) -> No
 
 def test_an_unknown_schedule_is_refused() -> None:
     with pytest.raises(InputError, match="unknown schedule"):
-        strategy_of("backwards", 0, "compute", "copy")
+        strategy_of("backwards", 0, "compute", ["copy"])

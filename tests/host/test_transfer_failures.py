@@ -23,7 +23,7 @@ from kvcrucible.contract.errors import DeviceCapacity, HostGeometry
 from kvcrucible.contract.operations import TransferEnded, TransferOutcome
 from kvcrucible.contract.snapshot import Tier
 from kvcrucible.engine.host.phases import Phase
-from kvcrucible.engine.host.tier import HostTier
+from kvcrucible.engine.host.tier import COPY_STREAMS, HostTier
 from kvcrucible.engine.streams import EffectFailed, ImmediateDevice, SimulatedDevice
 from kvcrucible.engine.streams.strategies import Failing, InOrder
 from kvcrucible.engine.streams.strategy import EffectOutcome
@@ -147,7 +147,7 @@ def test_whichever_copy_fails_nothing_has_changed(case: Case) -> None:
 def test_whichever_copy_cannot_be_queued_nothing_has_changed(case: Case) -> None:
     for k in range(copies_of(case)):
         prepared = Prepared(case)
-        stream: Any = prepared.device.stream("copy")
+        stream: Any = prepared.device.stream(COPY_STREAMS[case.source])
         raise_after(stream, k, EffectFailed("the copy stream takes nothing"))
         transfer = prepared.start()
         assert not prepared.engine.progress().transfers
@@ -266,7 +266,7 @@ def test_a_restore_that_makes_room_and_comes_to_nothing_leaves_all_but_what_it_r
 def test_a_restore_that_raises_takes_back_the_room_that_it_made() -> None:
     bench, away, _ = with_a_victim()
     before = bench.digest()
-    stream: Any = bench.engine.device.stream("copy")
+    stream: Any = bench.engine.device.stream(COPY_STREAMS[Tier.HOST])
     raise_after(stream, 0, RuntimeError("the device is unwell"))
     with pytest.raises(RuntimeError, match="unwell"):
         bench.engine.restore(away)
@@ -307,7 +307,7 @@ def test_whichever_copy_raises_an_unforeseen_error_as_it_is_queued_nothing_has_c
     """It passes through; what was queued before it has run or never will."""
     for k in range(copies_of(case)):
         prepared = Prepared(case, SimulatedDevice() if lagging else ImmediateDevice())
-        stream: Any = prepared.device.stream("copy")
+        stream: Any = prepared.device.stream(COPY_STREAMS[case.source])
         raise_after(stream, k, RuntimeError("the device is unwell"))
         with pytest.raises(RuntimeError, match="unwell"):
             prepared.start()

@@ -8,17 +8,12 @@ seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.streams import (
     Completion,
-    Device,
     EffectFailed,
     ImmediateDevice,
     SimulatedDevice,
@@ -196,49 +191,6 @@ def test_a_failure_is_told_when_the_event_is_and_does_not_stop_the_rest() -> Non
     assert later.failure is None
 
 
-def immediate() -> Device:
-    return ImmediateDevice()
-
-
-def simulated() -> Device:
-    return SimulatedDevice()
-
-
-@pytest.mark.parametrize("device_of", [immediate, simulated])
-def test_an_effect_can_say_itself_that_it_failed(device_of: Callable[[], Device]) -> None:
-    def fails() -> None:
-        raise EffectFailed("no link to the host")
-
-    device = device_of()
-    copy = device.stream("copy")
-    assert device.stream("copy") is copy
-    copy.submit(fails, "copy")
-    event = copy.record()
-    device.stream("compute").wait(event)
-    later = copy.record()
-    copy.synchronize()
-    device.synchronize()
-    assert event.done
-    assert str(event.failure) == "no link to the host"
-    assert later.failure is None
-
-
-@pytest.mark.parametrize("device_of", [immediate, simulated])
-def test_other_exceptions_are_not_failures_of_the_device(device_of: Callable[[], Device]) -> None:
-    def wrong() -> None:
-        raise ZeroDivisionError
-
-    device = device_of()
-
-    def submit_and_wait() -> None:
-        device.stream("copy").submit(wrong)
-        device.synchronize()
-
-    with pytest.raises(ZeroDivisionError):
-        submit_and_wait()
-    device.synchronize()
-
-
 def test_an_event_of_another_device_is_refused() -> None:
     foreign = SimulatedDevice().stream("copy").record()
     for device in (SimulatedDevice(), ImmediateDevice()):
@@ -246,26 +198,3 @@ def test_an_event_of_another_device_is_refused() -> None:
             device.stream("copy").wait(foreign)
     with pytest.raises(AssertionError, match="another kind"):
         SimulatedDevice().stream("copy").wait(ImmediateDevice().stream("compute").record())
-
-
-# -- with the engine as it is ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("device_of", [ImmediateDevice, lambda: SimulatedDevice(RandomWalk(1))])
-def test_the_engine_takes_any_of_the_devices(device_of: Callable[[], Any]) -> None:
-    from kvcrucible.contract.operations import Prefill
-
-    device: Device = device_of()
-    engine = Engine(Engine(_config()).config, None, device)
-    sequence = engine.submit(((1, 0, 20),), 4)
-    engine.schedule()
-    unit = engine.begin_unit([Prefill(sequence, 20)])
-    engine.end_unit(unit)
-    device.synchronize()
-    assert engine.progress().units == (unit,)
-
-
-def _config() -> Any:
-    from kvcrucible.contract.config import EngineConfig, PoolSpec
-
-    return EngineConfig((PoolSpec("main", 8, 16),), 64, 2)

@@ -123,7 +123,7 @@ def copy_columns(planes: Sequence[Tensor], copies: Sequence[PageCopy]) -> None:
     wanted = [(copy.source, copy.destination, copy.columns) for copy in copies if copy.columns]
     if not wanted:
         return
-    table = torch.tensor(wanted, dtype=torch.int64, device=device)
+    table = _upload(wanted, torch.int64, device)
     by_unit: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     for plane in planes:
         size = plane.element_size()
@@ -134,7 +134,7 @@ def copy_columns(planes: Sequence[Tensor], copies: Sequence[PageCopy]) -> None:
         _run(
             kernels.copy_columns,
             (len(wanted) * heads, len(records), 1),
-            torch.tensor(records, dtype=torch.int64, device=device),
+            _upload(records, torch.int64, device),
             table,
             heads,
             UNIT=unit,
@@ -276,7 +276,7 @@ def _attend(
     group = q.shape[1] // view.kv_heads
     constants = attention_constants(view, group, q.dtype, chosen, causal)
     most_splits = max(record[5] for record in records)
-    blocks = torch.tensor(records, dtype=torch.int32, device=q.device)
+    blocks = _upload(records, torch.int32, q.device)
     partial_lines = max(1, partials * view.kv_heads * chosen.lines)
     sums = torch.empty((partial_lines, view.head_dim), dtype=torch.float32, device=q.device)
     stats = torch.empty((partial_lines, 2), dtype=torch.float32, device=q.device)
@@ -315,9 +315,7 @@ def _transfer(sections: Sequence[PlaneSection], runs: Sequence[CopyRun], *, to_h
     if device.type != "cpu" and not all(section.host.is_pinned() for section in sections):
         _transfer_pageable(sections, runs, to_host=to_host)
         return
-    table = torch.tensor(
-        [(run.device_page, run.slot, run.pages) for run in runs], dtype=torch.int64, device=device
-    )
+    table = _upload([(run.device_page, run.slot, run.pages) for run in runs], torch.int64, device)
     by_unit: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     for section in sections:
         for outer in range(section.host.shape[0]):
@@ -329,7 +327,7 @@ def _transfer(sections: Sequence[PlaneSection], runs: Sequence[CopyRun], *, to_h
         _run(
             kernels.transfer,
             (parts, len(runs), len(records)),
-            torch.tensor(records, dtype=torch.int64, device=device),
+            _upload(records, torch.int64, device),
             table,
             TO_HOST=to_host,
             UNIT=unit,
@@ -349,6 +347,14 @@ def _transfer_pageable(sections: Sequence[PlaneSection], runs: Sequence[CopyRun]
                 host.copy_(device)
             else:
                 device.copy_(host)
+
+
+def _upload(records: Sequence[tuple[int, ...]], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return ``records`` on the device, in the order of its current stream; the host does not wait.
+
+    Torch gives a page-locked tensor that is dropped to nobody before the copies queued from it are over.
+    """
+    return torch.tensor(records, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
 
 def _run(kernel: Any, grid: tuple[int, int, int], *arguments: Any, **constants: Any) -> None:

@@ -1,0 +1,174 @@
+"""Rules that build, from an empty engine, a pool in which everything is counted to the page: whoever counts one page
+wrongly is seen at once.
+
+Each is a situation that single steps meet only by an accident of sizes, so sizes are worked out from the setting.
+"""
+
+from __future__ import annotations
+
+from kvcrucible.contract.config import pages_for
+from kvcrucible.contract.operations import Cancel, Checkpoint, Finish, Fork, Pin, Release, Schedule, Submit
+from kvcrucible.contract.tokens import canonical, prefix, run
+from kvcrucible.fuzz import strategies as st
+from kvcrucible.fuzz.backfill_rules import BackfillRules
+from kvcrucible.fuzz.draws import SOURCES
+from kvcrucible.fuzz.offers import can
+from kvcrucible.fuzz.ruling import precondition, rule
+
+#: Most sequences, active or pinned, that are started to take pages away.
+MOST_FILLERS = 6
+
+
+class TightRules(BackfillRules):
+    """Further rules; ``beyond`` of each says how many pages more than the exact number are asked for."""
+
+    @can("Fork", "Finish", "Lookup", "Release", "Cancel", "Pin")
+    @rule(
+        pages=st.integers(1, 3),
+        twins=st.sampled_from((1, 1, 2)),
+        back=st.integers(1, 200),
+        beyond=st.sampled_from((0, 0, 0, -1, 1)),
+        source=st.sampled_from(SOURCES),
+    )
+    def take_all_over(self, pages: int, twins: int, back: int, beyond: int, source: int) -> None:
+        """Retain a sequence of whole pages and twins that share them all, and come back to the inside of a page for
+        every page that can be had.
+
+        The move that cuts the sequence fits just because its twins go: the copy that it would take is no more needed
+        once nobody shares the cut page.  Nothing of the twins can sink instead: all that they hold stays where it is.
+        """
+        model, size = self.lock.model, self.page_size
+        most = pages_for(self.lock.setting.max_context, size)
+        if size == 1 or not self.emptied():
+            return
+        sequence = self.fresh(source, min(pages, most) * size)
+        if sequence is None:
+            return
+        held = pages_for(model.frontier(sequence), size)
+        # What one request cannot take, others do.
+        for name in range(MOST_FILLERS):
+            spare = model.available_pages()[0] + held - most
+            if spare <= 0 or self.reserved(name, min(spare, most)) is None:
+                break
+        self.take(Finish(sequence))
+        for _ in range(twins):
+            alive = set(model.sequences())
+            if sequence not in model.continuations():
+                return
+            self.take(Fork(sequence, model.frontier(sequence), 0))
+            self.take(*[Finish(twin) for twin in set(model.sequences()) - alive])
+        if sequence not in model.continuations():
+            return
+        tokens = model.tokens(sequence)
+        hit = 1 + back % (model.frontier(sequence) - 1)
+        prompt = canonical([*prefix(tokens, hit), (source, 750, 1)])
+        limit = self.placeable((model.available_pages()[0] + beyond) * size, 0, large=False)
+        if limit > hit:
+            self.start(Submit(prompt, limit - hit - 1), patient=False, prefill=True)
+
+    @precondition(lambda self: self.capabilities.backfills and self.lock.setting.lookahead > 0)
+    @can("Cancel", "Finish", "Pin", "Release", "Schedule")
+    @rule(
+        beyond=st.sampled_from((1, 1, 0)), source=st.sampled_from(SOURCES), head=st.sampled_from((1, 1, 2, 3))
+    )
+    def pass_beside_the_pinned(self, beyond: int, source: int, head: int) -> None:
+        """Pin as much as leaves a head that waits just what it takes, and let a small request try to pass it."""
+        model, size = self.lock.model, self.page_size
+        if not self.emptied():
+            return
+        capacity = self.capacity
+        head_pages = min(self.most_pages, capacity - head)
+        pinned, blocked = capacity - head_pages + beyond - 1, max(1, 2 - beyond)
+        if head_pages < 2 or pinned + blocked >= capacity:
+            return
+        left = pinned
+        while left > 0:
+            kept = self.fresh(source, min(left, self.most_pages) * size)
+            if kept is None:
+                return
+            left -= pages_for(model.frontier(kept), size)
+            self.take(Finish(kept))
+            self.take(*[Pin(kept) for one in model.continuations() if one == kept])
+        if self.reserved(0, blocked) is None:
+            return
+        self.take(Submit(run(source, 700, 1), head_pages * size - 1))
+        self.take(Submit(run(source, 710, 1), size - 1), Schedule())
+        self._let_the_head_start()
+
+    @precondition(lambda self: self.capabilities.backfills and self.lock.setting.lookahead > 0)
+    @can("Cancel", "Checkpoint", "Finish", "Release", "Schedule", "Pin")
+    @rule(
+        shared=st.sampled_from((1, 1, 2)),
+        beyond=st.sampled_from((1, 1, 0)),
+        source=st.sampled_from(SOURCES),
+    )
+    def pass_beside_who_shares(self, shared: int, beyond: int, source: int) -> None:
+        """Let a request pass that shares pages with somebody who is active, and then one that there is no more room
+        for unless these pages are left out.
+        """
+        model, size = self.lock.model, self.page_size
+        if not self.emptied():
+            return
+        capacity = self.capacity
+        head = min(self.most_pages, capacity - shared - 2 + beyond)
+        blocked, last = capacity - shared - head + 1, capacity - head - shared - 1 + beyond
+        if shared + 1 > self.most_pages or head < 2 or last < 1 or shared + blocked + 1 + last > capacity:
+            return
+        sequence = self.fresh(source, shared * size)
+        if sequence is None:
+            return
+        self.take(Checkpoint(sequence))
+        for name in range(MOST_FILLERS):
+            taken = min(blocked, self.most_pages)
+            if taken <= 0 or self.reserved(name, taken) is None:
+                break
+            blocked -= taken
+        if blocked:
+            return
+        tokens = model.tokens(sequence)
+        self.take(Submit(run(source, 700, 1), head * size - 1))
+        self.take(Submit(canonical([*tokens, (source, 710, 1)]), size - 1), Schedule())
+        self.take(Submit(run(source, 720, 1), last * size - 1), Schedule())
+        self._let_the_head_start()
+
+    # -- what they share -----------------------------------------------------------------------------------------------
+
+    @property
+    def capacity(self) -> int:
+        """Pages that Main has."""
+        return self.lock.setting.capacity_pages
+
+    @property
+    def most_pages(self) -> int:
+        """Whole pages of Main that one sequence can be entitled to."""
+        return self.lock.setting.placeable_tokens // self.page_size
+
+    def emptied(self) -> bool:
+        """End all that there is, and look until nothing is on its way; say whether every page of Main can be had."""
+        model = self.lock.model
+        for unit in model.units:
+            self.end(unit, commit=not self.capabilities.aborts)
+        self.take(*[Cancel(one) for one in (*model.queue, *model.sequences())])
+        self.take(*[Pin(one, pinned=False) for one in model.continuations() if model.pinned(one)])
+        self.settle()
+        self.take(*[Release(one) for one in model.continuations()])
+        self.settle()
+        return model.available_pages()[0] == self.capacity
+
+    def reserved(self, name: int, pages: int) -> int | None:
+        """Start a sequence that is promised so many pages and writes nothing; return it, None where it has to wait."""
+        alive = set(self.lock.model.sequences())
+        self.start(
+            Submit(run(0, 760 + 10 * name, 1), pages * self.page_size - 1), patient=False, prefill=False
+        )
+        return self.newest(alive)
+
+    def _let_the_head_start(self) -> None:
+        """End everybody but those who passed, so that the head starts beside them; then clear up."""
+        model = self.lock.model
+        passers = set(model.passers())
+        self.take(*[Finish(one, retain=False) for one in model.sequences() if one not in passers])
+        self.settle()
+        self.take(Schedule())
+        self.take(*[Cancel(one) for one in (*model.queue, *passers)])
+        self.take(*[Pin(one, pinned=False) for one in model.continuations() if model.pinned(one)])

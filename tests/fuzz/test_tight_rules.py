@@ -1,0 +1,82 @@
+"""Rules that count to the page reach what they were made for, and what they build is worked out for any geometry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvcrucible.engine import backfill
+from kvcrucible.fuzz.adapters.registry import build
+from kvcrucible.fuzz.draws import LOOKAHEADS, settings_for
+from kvcrucible.fuzz.driver import Recorder
+from kvcrucible.fuzz.lockstep import Tally
+from kvcrucible.fuzz.machine import machine_class
+from kvcrucible.fuzz.setting import Setting
+from kvcrucible.invariants.violation import InvariantViolated
+
+SMALL = Setting(capacity_pages=6, page_size=4, max_context=24, max_concurrency=4, lookahead=1)
+WIDE = Setting(capacity_pages=9, page_size=16, max_context=95, max_concurrency=5, lookahead=3)
+HOSTED = Setting(
+    capacity_pages=8, page_size=4, max_context=20, max_concurrency=5, lookahead=1, host_bytes=1 << 13
+)
+
+CASES: list[tuple[str, str, dict[str, Any]]] = [
+    (
+        "move-fits-without-its-copy",
+        "take_all_over",
+        {"pages": 2, "twins": 2, "back": 5, "beyond": 0, "source": 1},
+    ),
+    ("held-back-by-the-pinned", "pass_beside_the_pinned", {"beyond": 1, "source": 1, "head": 1}),
+    ("held-back-by-shared-pages", "pass_beside_who_shares", {"shared": 1, "beyond": 1, "source": 1}),
+]
+
+
+def machine_on(setting: Setting) -> Any:
+    """Return a state machine on ``setting`` that has taken no step."""
+    tally, recorder = Tally(), Recorder()
+    machine = machine_class(st.just(setting), build(setting).capabilities, tally, recorder)()
+    machine.lock = recorder.begin(setting, tally)
+    return machine
+
+
+@pytest.mark.parametrize("setting", [SMALL, WIDE, HOSTED], ids=["small", "wide", "hosted"])
+@pytest.mark.parametrize(("goal", "name", "drawn"), CASES, ids=[case[1] for case in CASES])
+def test_each_reaches_its_goal(goal: str, name: str, drawn: dict[str, Any], setting: Setting) -> None:
+    machine = machine_on(setting)
+    getattr(machine, name)(**drawn)
+    assert machine.lock.tally.goals[goal]
+    machine.lock.close()
+
+
+@pytest.mark.parametrize(("goal", "name", "drawn"), CASES[1:], ids=[case[1] for case in CASES[1:]])
+def test_a_page_less_and_nobody_is_held_back(goal: str, name: str, drawn: dict[str, Any]) -> None:
+    machine = machine_on(SMALL)
+    getattr(machine, name)(**drawn | {"beyond": 0})
+    assert not machine.lock.tally.goals[goal]
+    assert machine.lock.tally.goals["backfill"]
+    assert machine.lock.tally.goals["head-starts-beside-who-passed-it"]
+
+
+def test_an_engine_that_forgets_the_pinned_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backfill, "protected_pages", lambda engine: [0] * len(engine.pools))
+    with pytest.raises(InvariantViolated, match="completion-guarantee"):
+        machine_on(SMALL).pass_beside_the_pinned(beyond=1, source=0, head=1)
+
+
+@given(
+    settings_for("paged", ("ledger",), (None, "mtp", "draft"), hosts=(False, True), lookaheads=LOOKAHEADS),
+    st.permutations(CASES),
+    st.sampled_from((-1, 0, 1)),
+)
+@settings(max_examples=40)
+def test_they_hold_on_any_setting(
+    setting: Setting, cases: list[tuple[str, str, dict[str, Any]]], beyond: int
+) -> None:
+    machine = machine_on(setting)
+    for _, name, drawn in cases:
+        if setting.lookahead or name == "take_all_over":
+            getattr(machine, name)(**drawn | {"beyond": beyond})
+    machine.lock.close()
