@@ -75,7 +75,7 @@ def test_choices_are_those_of_the_seed_for_ever() -> None:
         lengths,
         positions,
     ],
-    ids=repr,
+    ids=lambda strategy: type(strategy).__name__,
 )
 def test_both_draw_the_same_values_and_shrink_to_the_same_one(strategy: st.Strategy[Any]) -> None:
     theirs = to_hypothesis(strategy)
