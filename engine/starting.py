@@ -11,7 +11,7 @@ from kvcrucible.engine import admission, relief, returning
 from kvcrucible.engine.admission import Plan
 from kvcrucible.engine.bundle import start_bundle
 from kvcrucible.engine.records import Request, Sequence
-from kvcrucible.engine.room import Room
+from kvcrucible.engine.room import Room, make_room
 
 if TYPE_CHECKING:
     from kvcrucible.engine.engine import Engine
@@ -59,7 +59,7 @@ def admit_at_once(engine: Engine, request: Request) -> Admitted | None:
         return None
     asked = f"admit sequence {request.sequence}"
     try:
-        with engine.make_room(asked, plan.need, plan.dropped, plan.source_id):
+        with make_room(engine, asked, plan.need, plan.dropped, plan.source_id):
             return _start(engine, request, plan)
     except DeviceCapacity:
         return None
