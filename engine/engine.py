@@ -35,7 +35,7 @@ from kvcrucible.engine import admission, backfill, guards, movement, starting, u
 from kvcrucible.engine.admission import Plan
 from kvcrucible.engine.bundle import begin_cut_bundle, end_cut_bundle
 from kvcrucible.engine.cache import ContextCache
-from kvcrucible.engine.pages import LogicalPage, PageLedger
+from kvcrucible.engine.pages import PageLedger
 from kvcrucible.engine.policies import Policy, policy_of
 from kvcrucible.engine.pool import PagePool, PoolFactory
 from kvcrucible.engine.prefix import TokenHash
