@@ -45,7 +45,8 @@ def register(app: typer.Typer) -> None:
         json_output: bool = typer.Option(False, "--json", help="Print the report as JSON."),
     ) -> None:
         """Let the k-th page grant, extent grant, copy, publication and copy-on-write of every operation fail, for all
-        k, once and persistently: everything has to be as it was before, and drain to the initial free sets.
+        k, once and persistently: everything has to be as it was before, and ending everything leads to the initial free
+        sets.
         """
         from kvcrucible.fuzz.campaign import keep_out_of_the_working_folder
         from kvcrucible.fuzz.nth_failure.reproduction import write

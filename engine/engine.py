@@ -8,12 +8,10 @@ through ``finish``, ``cancel``, ``release``, the releases that making room needs
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from functools import partial
-from typing import TypeAlias
 
-from kvcrucible.contract.config import EngineConfig, PoolSpec
+from kvcrucible.contract.config import EngineConfig
 from kvcrucible.contract.errors import BadArgument, StaleHandle, WrongState
 from kvcrucible.contract.media import TokenSpan
 from kvcrucible.contract.operations import (
@@ -35,24 +33,19 @@ from kvcrucible.contract.tokens import Tokens, prefix
 from kvcrucible.engine import admission, backfill, ending, guards, movement, starting, units
 from kvcrucible.engine.bundle import begin_cut_bundle, end_cut_bundle
 from kvcrucible.engine.cache import ContextCache
-from kvcrucible.engine.pages import LogicalPage, PageLedger
+from kvcrucible.engine.pages import PageLedger
 from kvcrucible.engine.policies import Policy, policy_of
-from kvcrucible.engine.pool import PagePool
+from kvcrucible.engine.pool import PagePool, PoolFactory
 from kvcrucible.engine.prefix import TokenHash
 from kvcrucible.engine.records import Continuation, Request, Sequence, Unit, request_of
-from kvcrucible.engine.room import Room
+from kvcrucible.engine.room import make_room
+from kvcrucible.engine.space import TAIL_COPY_LABEL
 from kvcrucible.engine.spans import known_as
 from kvcrucible.engine.storage.interface import HostMemory, Storage
 from kvcrucible.engine.storage.null import per_pool
 from kvcrucible.engine.streams import AnsweredStream, Device, ImmediateDevice, UnitFences
 from kvcrucible.engine.tables import RowLeases, tables_of
 from kvcrucible.engine.work import WorkCounters
-
-#: Builds the page pool for one specification; the fences are the engine's.
-PoolFactory: TypeAlias = Callable[[PoolSpec, UnitFences], PagePool]
-
-#: Label of a page copy within the device, by which it is known on its stream.
-TAIL_COPY_LABEL = "tail copy"
 
 
 class Engine:
@@ -242,7 +235,7 @@ class Engine:
             return
         need = admission.regrowth(record, position)
         dropped = [page for space in record.spaces for page in space.cut_drops(position)]
-        with self.make_room(asked, need, dropped):
+        with make_room(self, asked, need, dropped):
             cuts = begin_cut_bundle(self.pools, self.ledger, record, position)
         record.marks = self.cache.unmark_beyond(record.marks, position)
         end_cut_bundle(self.ledger, self.tables, record, cuts, self.copy_columns)
@@ -349,25 +342,6 @@ class Engine:
         self.stream.require_sound()
         self.evicted, self.given_up = [], []
 
-    def make_room(
-        self,
-        asked: str,
-        need: Seq[int],
-        dropped: Seq[LogicalPage] = (),
-        protected: int | None = None,
-    ) -> Room:
-        """Give up continuations until ``need`` pages are free in every pool, as for :func:`admission.fits`.
-
-        What the room is made for happens within the context that it returns.  Raises ``DeviceCapacity``, and then has
-        given up none.
-        """
-        victims = admission.fits(self.cache, self.pools, need, dropped, protected)
-        if victims is None:
-            raise guards.no_pages(asked, need, self.pools, len(self.cache.continuations))
-        room = Room(self)
-        room.release(victims)
-        return room
-
     def short_of(self, need: Seq[int]) -> list[int]:
         """Return how many pages of each pool are lacking for ``need``; below 0 what is free beyond it."""
         return [pages - pool.free for pages, pool in zip(need, self.pools, strict=True)]
@@ -389,14 +363,6 @@ class Engine:
         sequence = self._next_sequence
         self._next_sequence += 1
         return sequence
-
-    def release_all(self, victims: Seq[Continuation]) -> None:
-        """Release continuations to make room, for good at once."""
-        for kept in victims:
-            self.cache.policy.yields(kept)
-            self.cache.release(kept)
-            self.evicted.append(kept.continuation)
-            self.work.continuations_evicted += 1
 
     def touch(self, record: Sequence) -> None:
         """Note that an active sequence and its spaces have changed."""

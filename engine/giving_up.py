@@ -45,7 +45,7 @@ class GivenUp:
 
     def take_back(self) -> None:
         """Put everything back as it was.  Mutates."""
-        self._ledger.pools[self._pool].take_back(self._leases, self._into)
+        self._ledger.take_back_leases(self._pool, self._leases, self._into)
         for page, fence in zip(self._pages, self._fences, strict=True):
             page.references += 1
             page.fence = fence
@@ -72,7 +72,7 @@ class CopiesGivenUp:
     def take_back(self) -> None:
         """Attach every copy again.  Mutates."""
         for page, replica, lease in reversed(self._copies):
-            self._ledger.pools[page.pool].take_back([lease], None)
+            self._ledger.take_back_leases(page.pool, [lease], None)
             page.replicas.attach(Tier.DEVICE, replica)
             page.settle()
             assert page.device == page_of(lease)

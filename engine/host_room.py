@@ -119,7 +119,11 @@ def make_host_room(engine: Engine, room: HostRoom) -> None:
     for _, found in room.copies:
         # A page that two of them hold has lost its copy with the first.
         host.give_up(Tier.HOST, [page for page in found if not page.only_on_device])
-    engine.release_all(room.victims)
+    for kept in room.victims:
+        engine.cache.policy.yields(kept)
+        engine.cache.release(kept)
+        engine.evicted.append(kept.continuation)
+        engine.work.continuations_evicted += 1
 
 
 def _residency(engine: Engine) -> Residency:

@@ -13,6 +13,7 @@ from kvcrucible.engine.host.tier import COPY_STREAMS, HostTier
 from kvcrucible.engine.host.transfer import Transfer
 from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.records import Continuation
+from kvcrucible.engine.room import make_room
 from kvcrucible.engine.storage.interface import HostMemory
 from kvcrucible.engine.storage.null import host_memory_of
 
@@ -69,7 +70,7 @@ def restore(engine: Engine, kept: Continuation, keep: bool) -> int:
     if not pages:
         raise guards.nothing_to_move(asked, kept, Tier.HOST)
     host = guards.require_host(engine.host, asked)
-    with engine.make_room(asked, restore_need(engine, pages), protected=kept.continuation):
+    with make_room(engine, asked, restore_need(engine, pages), protected=kept.continuation):
         return host.start(Tier.HOST, pages, kept.continuation, keep)
 
 

@@ -97,7 +97,7 @@ class PageLedger:
     """
 
     def __init__(self, pools: Sequence[PagePool], units: UnitFences, touched: Touched) -> None:
-        self.pools, self._units = pools, units
+        self._pools, self._units = pools, units
         self._next = 0
         self.touched = touched
         self.live: dict[int, LogicalPage] = {}
@@ -107,7 +107,7 @@ class PageLedger:
         """Materialise ``pages`` out of ``reservation`` as new logical pages with one reference and nothing
         committed.
         """
-        leases = self.pools[pool].materialise(reservation, pages)
+        leases = self._pools[pool].materialise(reservation, pages)
         first = self._next
         granted = [LogicalPage(first + index, pool, lease) for index, lease in enumerate(leases)]
         self._next = first + pages
@@ -151,9 +151,13 @@ class PageLedger:
     ) -> None:
         """End leases, into the reservation ``into`` or for good; ``fences`` as for :meth:`PagePool.release`."""
         if into is None:
-            self.pools[pool].release(leases, fences)
+            self._pools[pool].release(leases, fences)
         else:
-            self.pools[pool].dematerialise(into, leases, fences)
+            self._pools[pool].dematerialise(into, leases, fences)
+
+    def take_back_leases(self, pool: int, leases: Sequence[Lease], into: Reservation | None) -> None:
+        """Undo :meth:`end_leases`, as :meth:`PagePool.take_back` does."""
+        self._pools[pool].take_back(leases, into)
 
     def end_pages(self, pages: Iterable[LogicalPage]) -> None:
         """Forget pages without references, whose leases have ended; their Host copies end with them, and the transfer
@@ -190,7 +194,7 @@ class PageLedger:
         if page.transfer is not None or page.device < 0:
             return False
         units = self._units
-        return units.completed == units.ended or self.pools[page.pool].at_rest(page.lease, page.fence)
+        return units.completed == units.ended or self._pools[page.pool].at_rest(page.lease, page.fence)
 
     def _free_host(self, replica: Replica | None) -> None:
         if replica is not None:

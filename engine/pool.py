@@ -20,9 +20,9 @@ pages, so which page is granted is decided as late as possible and nothing may d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NewType
+from typing import NewType, TypeAlias
 
 from kvcrucible.contract.config import PageId, PoolSpec
 from kvcrucible.contract.errors import DeviceCapacity, StaleHandle
@@ -324,3 +324,7 @@ class PagePool:
     def _require_open(self, reservation: Reservation) -> None:
         if not reservation.is_open:
             raise StaleHandle("use a reservation", "it was closed", "reserve again")
+
+
+#: Builds the pool for one specification; the fences are those of its engine.
+PoolFactory: TypeAlias = Callable[[PoolSpec, UnitFences], PagePool]

@@ -7,12 +7,33 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from kvcrucible.contract.errors import EngineLost
+from kvcrucible.engine import admission, guards
 from kvcrucible.engine.giving_up import CopiesGivenUp, GivenUp
 from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.records import Continuation
 
 if TYPE_CHECKING:
     from kvcrucible.engine.engine import Engine
+
+
+def make_room(
+    engine: Engine,
+    asked: str,
+    need: Sequence[int],
+    dropped: Sequence[LogicalPage] = (),
+    protected: int | None = None,
+) -> Room:
+    """Give up continuations until ``need`` pages are free in every pool, as for :func:`admission.fits`.
+
+    What the room is made for happens within the context that it returns.  Raises ``DeviceCapacity``, and then has given
+    up none.
+    """
+    victims = admission.fits(engine.cache, engine.pools, need, dropped, protected)
+    if victims is None:
+        raise guards.no_pages(asked, need, engine.pools, len(engine.cache.continuations))
+    room = Room(engine)
+    room.release(victims)
+    return room
 
 
 class Room:

@@ -21,6 +21,9 @@ from kvcrucible.engine.giving_up import GivenUp
 from kvcrucible.engine.pages import LogicalPage, PageLedger
 from kvcrucible.engine.pool import Reservation
 
+#: Label of a page copy within the device, by which it is known on its stream.
+TAIL_COPY_LABEL = "tail copy"
+
 #: Copies the first ``columns`` of one physical page of a pool to another: (pool, source, destination, columns).
 CopyColumns: TypeAlias = Callable[[int, int, int, int], None]
 

@@ -13,7 +13,7 @@ from kvcrucible.engine import admission, guards, relief, returning
 from kvcrucible.engine.admission import Plan
 from kvcrucible.engine.bundle import start_bundle
 from kvcrucible.engine.records import Request, Sequence
-from kvcrucible.engine.room import Room
+from kvcrucible.engine.room import Room, make_room
 
 if TYPE_CHECKING:
     from kvcrucible.engine.engine import Engine
@@ -61,7 +61,7 @@ def admit_at_once(engine: Engine, request: Request) -> Admitted | None:
         return None
     asked = f"admit sequence {request.sequence}"
     try:
-        with engine.make_room(asked, plan.need, plan.dropped, plan.source_id):
+        with make_room(engine, asked, plan.need, plan.dropped, plan.source_id):
             return _start(engine, request, plan)
     except DeviceCapacity:
         return None
@@ -88,7 +88,7 @@ def fork(engine: Engine, source: int, position: int, max_new: int, session: str 
     guards.require_row(engine.rows.free_rows, asked)
     need = admission.fork_need(holder.spaces, engine.pools, limit, position)
     plan = Plan(AdmissionMode.FORK, need, (), holder, source, position)
-    with engine.make_room(asked, need, protected=source):
+    with make_room(engine, asked, need, protected=source):
         child = engine.next_number
         activate(
             engine, child, prefix(holder.tokens, position), holder.identity, session, position, plan, limit

@@ -114,7 +114,9 @@ def replicas_agree(model: AccountingModel, snapshot: Snapshot) -> bool:
         if len(held) != len(space.pages):
             return False
         for name, due in zip(space.pages, held, strict=True):
-            page = pages[name]
+            page = pages.get(name)
+            if page is None:
+                return False
             copied = page.on_device is not None and page.on_host is not None
             if page.visible is not due.visible or copied is not (due.device and due.host is not None):
                 return False

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Protocol
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.operations import Operation, Outcome
 from kvcrucible.contract.snapshot import PageState, Snapshot, Tier, Touched
-from kvcrucible.engine.engine import Engine, PoolFactory
+from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.execute import execute
 from kvcrucible.engine.host.packing import CopyRun, PackedLayout
 from kvcrucible.engine.host.tier import COPY_STREAMS
 from kvcrucible.engine.observe import drain, snapshot
-from kvcrucible.engine.pool import PagePool
+from kvcrucible.engine.pool import PagePool, PoolFactory
 from kvcrucible.engine.storage.interface import HOLE, Storage
 from kvcrucible.engine.storage.null import per_pool
 from kvcrucible.engine.streams import Device, ImmediateDevice, SimulatedDevice

@@ -3,14 +3,14 @@
 Verifies, by the kind of site:
 
 - *in the call*: the operation is refused for that reason and nothing has changed, or it is an admission, and what it
-  does not report as admitted or begun has not changed; carried out again, it does what it does without any failure
-  (a hostile policy, which answers at random, aside);
+  does not report as admitted or begun has not changed; carried out again, it does what it does without any failure (a
+  hostile policy, which answers at random, aside);
 - *of a transfer*: once its effects are over the transfer is reported as abandoned, and everything is as if it had been
   cancelled before a single byte moved;
 - *losing*: every later operation raises ``EngineLost`` and changes nothing.
 
-After each of the first two, every checker holds and ending everything leads to the initial free sets.  Does not verify:
-bytes (payload campaigns do), and which of several ways an admission takes that goes on in spite of a failure.
+After each of the first two, every checker holds and ending everything leads to the initial free sets.  Does not
+verify: bytes (payload campaigns do), and which of several ways an admission takes that goes on in spite of a failure.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What became of one cell: how it ended, what it violated, whether emptying it was exact (None: it had none)."""
+    """What became of one cell: how it ended, what it violated, and whether ending everything was exact (None: it was
+    not tried).
+    """
 
     cell: Cell
     ending: Ending | None

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 from kvcrucible.contract.errors import DeviceCapacity, HostGeometry
-from kvcrucible.engine.engine import TAIL_COPY_LABEL
 from kvcrucible.engine.host.slots import HostSlot, HostSlots
 from kvcrucible.engine.host.transfer import COPY_LABEL
 from kvcrucible.engine.pool import Lease, PagePool, Reservation
+from kvcrucible.engine.space import TAIL_COPY_LABEL
 from kvcrucible.engine.streams.interface import Completion, Device, DeviceStream, Effect, EffectFailed, Event
 from kvcrucible.engine.tables import UPLOAD_LABEL
 from kvcrucible.fuzz.nth_failure.sites import Gate, Site
