@@ -71,7 +71,8 @@ class PageState:
     @property
     def in_transfer(self) -> bool:
         """Whether a transfer has pinned a replica of it."""
-        return any(replica is not None and replica.pins > 0 for replica in (self.on_device, self.on_host))
+        on_device, on_host = self.on_device, self.on_host
+        return (on_device is not None and on_device.pins > 0) or (on_host is not None and on_host.pins > 0)
 
 
 @dataclass(frozen=True, slots=True)

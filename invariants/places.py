@@ -66,15 +66,21 @@ def given_away(snapshot: Snapshot) -> Iterator[tuple[int, tuple[int, ...], int]]
 
     A place is (pool, device) or (pool, extent, slot).
     """
-    named: dict[tuple[int, ...], set[int]] = {}
+    named: dict[tuple[int, ...], int] = {}
+    #: Places that several pages are named with, which no sound engine has.
+    disputed: dict[tuple[int, ...], set[int]] = {}
     for transfer in snapshot.transfers.values():
         for move in transfer.moves:
-            named.setdefault((move.pool, move.device), set()).add(move.page)
-            named.setdefault((move.pool, move.extent, move.slot), set()).add(move.page)
+            for place in ((move.pool, move.device), (move.pool, move.extent, move.slot)):
+                first = named.setdefault(place, move.page)
+                if first != move.page:
+                    disputed.setdefault(place, {first}).add(move.page)
     for page in snapshot.pages.values() if named else ():
-        for place in ((page.pool, page.device), host_slot(page)):
-            if place is not None and (others := named.get(place, set()) - {page.page}):
-                yield min(others), place, page.page
+        for held in ((page.pool, page.device), host_slot(page)):
+            if held is None or ((first := named.get(held, page.page)) == page.page and held not in disputed):
+                continue
+            if others := disputed.get(held, {first}) - {page.page}:
+                yield min(others), held, page.page
 
 
 class Index:
