@@ -122,12 +122,16 @@ def register(app: typer.Typer) -> None:
             "--bench": bench,
         }
         if raw:
-            other |= {"--depth": depth not in ("both", "ledger"), "--profile": profile != "any"}
-            other |= {"--capacity-at": capacity_at is not None, "--matrix": matrix}
-            other |= {"--examples": examples is not None}
-            # What the raw loop has as well.
-            other |= {"--engine": False, "--pools": False, "--host": False}
-            _leave_out("--raw runs seeds at ledger depth", other)
+            refused = {
+                "--depth": depth not in ("both", "ledger"),
+                "--profile": profile != "any",
+                "--capacity-at": capacity_at is not None,
+                "--matrix": matrix,
+                "--examples": examples is not None,
+                "--database": database is not None,
+                "--backend": backend != "any",
+            }
+            _leave_out("--raw runs seeds at ledger depth", refused)
             from kvcrucible.cli.fuzz_raw import bench_and_print, plan_of, volume_and_print
 
             volume = plan_of(engine, seed, seeds, seconds, steps, _backends(pools), _hosts(host))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as hypothesis_strategies
@@ -64,8 +65,9 @@ def to_hypothesis(strategy: Strategy[Any]) -> hypothesis_strategies.SearchStrate
 
 
 def _native(one: Rule) -> Any:
-    drawn: dict[str, Any] = {name: to_hypothesis(strategy) for name, strategy in one.arguments.items()}
-    made = hypothesis_rule(**drawn)(one.function)
+    # Of its overloads the checker cannot choose one by names that are not known until they are drawn.
+    declare: Callable[..., Callable[[Callable[..., None]], Any]] = hypothesis_rule
+    made = declare(**{name: to_hypothesis(drawn) for name, drawn in one.arguments.items()})(one.function)
     for guard in one.guards:
         made = hypothesis_precondition(guard)(made)
     return made

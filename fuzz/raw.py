@@ -125,7 +125,17 @@ def run_seed(
 
     Counts into ``tally``.  ``observe`` is not told of the operations that end what is alive at last.
     """
-    swarm, choices = draw_seed(seed, conditions)
+    return run_drawn(*draw_seed(seed, conditions), conditions, tally, observe)
+
+
+def run_drawn(
+    swarm: Swarm,
+    choices: SeededChoices,
+    conditions: Conditions,
+    tally: Tally,
+    observe: Observer | None = None,
+) -> SeedFailure | None:
+    """Run a seed of which :func:`draw_seed` has just drawn what it is like; else as :func:`run_seed`."""
     calls: list[Call] = []
     first = attempt(swarm, conditions, tally, lambda driver: _drive(driver, swarm, choices, calls), observe)
     return None if first is None else SeedFailure(swarm, tuple(calls), first)

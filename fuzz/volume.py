@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import gc
 import json
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from itertools import count
 from multiprocessing import get_context
@@ -28,7 +29,7 @@ from kvcrucible.fuzz.coverage import GOALS, within_reach
 from kvcrucible.fuzz.draws import LOOKAHEADS, settings_for
 from kvcrucible.fuzz.lockstep import LockStep, Tally
 from kvcrucible.fuzz.pairs import missing, pair_name
-from kvcrucible.fuzz.raw import Conditions, SeedFailure, draw_seed, run_seed
+from kvcrucible.fuzz.raw import Conditions, SeedFailure, draw_seed, run_drawn, run_seed
 from kvcrucible.fuzz.setting import Depth, Setting
 from kvcrucible.fuzz.source import source_commit
 from kvcrucible.fuzz.species import Novelty, Species, abstract, species_of
@@ -180,6 +181,11 @@ def run_volume(
             if on_progress is not None:
                 on_progress(report)
             if block.failure is not None:
+                tried = report.total
+                # A block knows of its own seeds alone.
+                tried.failure = replace(
+                    block.failure, examples_before=tried.seeds + 1, steps_before=tried.tally.steps
+                )
                 break
             if plan.seconds is not None and report.seconds > plan.seconds:
                 if plan.seeds is not None and report.total.seeds < plan.seeds:
@@ -216,8 +222,9 @@ def run_block(plan: VolumePlan, first: int, seeds: int) -> Block:
 
 def _run_one(plan: VolumePlan, conditions: Conditions, seed: int, block: Block) -> Failure | None:
     watch = _Watch(plan.digest or plan.replay_twice)
-    failed = run_seed(seed, conditions, block.tally, watch)
-    block.corners[draw_seed(seed, conditions)[0].corner.value] += 1
+    swarm, choices = draw_seed(seed, conditions)
+    failed = run_drawn(swarm, choices, conditions, block.tally, watch)
+    block.corners[swarm.corner.value] += 1
     block.novelty.add(frozenset(watch.species))
     if failed is not None:
         from kvcrucible.fuzz.shrink import shrink
@@ -279,7 +286,7 @@ def _blocks(plan: VolumePlan, jobs: int) -> Iterator[Block]:
             yield run_block(plan, first, seeds)
         return
     # Started afresh, so that no process inherits half of another's state.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _leave_interrupts_to_the_parent) as pool:
         waiting: list[Future[Block]] = []
         try:
             for first, seeds in parts:
@@ -291,6 +298,11 @@ def _blocks(plan: VolumePlan, jobs: int) -> Iterator[Block]:
                 yield waiting.pop(0).result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    """An interrupt from the keyboard reaches every process; it is the parent that ends the run."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _parts(plan: VolumePlan) -> Iterator[tuple[int, int]]:

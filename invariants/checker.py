@@ -53,11 +53,11 @@ class Checker(ABC):
     parts without which the check means nothing; ``premise_part`` the one that must hold an entry for the rule to say
     anything.  ``reads`` names all that a step check reads: the fields of :class:`Touched` of which it reads entries
     (``findable`` goes with ``checkpoints``), ``counters`` for those of pools and ``arena`` for the Host tier's totals;
-    a step that changes none of them leaves the verdict as it was, so it is not asked for.  ``is_local`` is False where no
-    step check exists.  ``is_temporal`` is True where the step check has rules that no single snapshot can show broken.
-    ``needs_reservations`` limits the rule to engines that reserve the worst case, ``needs_backend`` to those that can
-    have a speculative backend, ``needs_host`` to those that can have a Host tier.  No method mutates its arguments; a
-    temporal checker may remember, so a run takes fresh instances.
+    a step that changes none of them leaves the verdict as it was, so it is not asked for.  ``is_local`` is False where
+    no step check exists.  ``is_temporal`` is True where the step check has rules that no single snapshot can show
+    broken.  ``needs_reservations`` limits the rule to engines that reserve the worst case, ``needs_backend`` to those
+    that can have a speculative backend, ``needs_host`` to those that can have a Host tier.  No method mutates its
+    arguments; a temporal checker may remember, so a run takes fresh instances.
     """
 
     id: ClassVar[str]
