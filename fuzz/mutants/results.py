@@ -113,13 +113,13 @@ def totals(runs: Iterable[MutantRun], listed: Mapping[str, Equivalent]) -> dict[
     """Return what runs add up to; ``listed``: the judged survivors, by id.
 
     ``counted`` are those that are neither equivalent nor stillborn, ``killed`` of them the killed; ``rate`` is their
-    quotient.  ``told_by_tests`` are the survivors that a test tells and no seed does: counted, and not killed.  A listed
-    one that was killed all the same is counted, and named in ``wrongly_listed``.  ``by_fault_alone``: kills in which the
-    engine fell over and no invariant spoke.  Percentiles are of the seeds until a kill.
+    quotient.  ``told_by_tests`` are the survivors that a test tells and no seed does: counted, and not killed.  A
+    listed one that was killed all the same is counted, and named in ``wrongly_listed``.  ``by_fault_alone``: kills in
+    which the engine fell over and no invariant spoke.  Percentiles are of the seeds until a kill.
     """
     runs = list(runs)
     survivors = [run for run in runs if run.verdict is MutantVerdict.SURVIVED]
-    known = [listed[run.mutant] for run in survivors if run.mutant in listed]
+    known = [listed[run.mutant] for run in survivors if run.mutant is not None and run.mutant in listed]
     equivalent = [entry for entry in known if entry.told_by is None]
     killed = [run for run in runs if run.verdict is MutantVerdict.KILLED]
     by_verdict = Counter(run.verdict for run in runs)
