@@ -17,6 +17,7 @@ from kvcrucible.cli.optional import require_modules
 from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
+    from kvcrucible.fuzz.mutants.equivalent import Equivalent
     from kvcrucible.fuzz.mutants.judge import Budget
     from kvcrucible.fuzz.mutants.mutant import Mutant
     from kvcrucible.fuzz.mutants.run import MutantRun
@@ -79,11 +80,11 @@ def _report(
     budget: Budget,
     json_output: bool,
 ) -> None:
-    from kvcrucible.fuzz.mutants.equivalent import reasons
+    from kvcrucible.fuzz.mutants.equivalent import listed_among
     from kvcrucible.fuzz.mutants.results import FORMAT, to_plain, totals
     from kvcrucible.fuzz.source import source_commit
 
-    listed = reasons(chosen)
+    listed = listed_among(chosen)
     runs = [done[one.id] for one in chosen]
     sums = totals(runs, listed)
     if json_output:
@@ -92,7 +93,13 @@ def _report(
             "commit": source_commit(),
             "budget": asdict(budget),
             "totals": sums,
-            "results": [{**to_plain(one, done[one.id]), "equivalent": listed.get(one.id)} for one in chosen],
+            "results": [
+                {
+                    **to_plain(one, done[one.id]),
+                    "listed": asdict(listed[one.id]) if one.id in listed else None,
+                }
+                for one in chosen
+            ],
             "unchanged": None if held is None else {**asdict(held), "verdict": held.verdict.value},
         }
         print_json(plain)
@@ -229,7 +236,7 @@ def _print_mutant(mutant: Mutant) -> None:
 
 
 def _print_runs(
-    chosen: Sequence[Mutant], done: dict[str, MutantRun], listed: dict[str, str], sums: dict[str, Any]
+    chosen: Sequence[Mutant], done: dict[str, MutantRun], listed: dict[str, Equivalent], sums: dict[str, Any]
 ) -> None:
     from kvcrucible.fuzz.mutants.verdicts import MutantVerdict
 
@@ -243,9 +250,11 @@ def _print_runs(
             for line in text.splitlines():
                 screen.print(safe(f"  {sign} {line}"))
         if run.verdict is MutantVerdict.KILLED:
-            screen.print("  listed as equivalent, yet killed: the entry is wrong")
+            screen.print("  listed as a survivor, yet killed: the entry is wrong")
         elif one.id in listed:
-            screen.print(safe(f"  equivalent: {listed[one.id]}"))
+            told_by = listed[one.id].told_by
+            kind = "equivalent" if told_by is None else f"told by {told_by}"
+            screen.print(safe(f"  {kind}: {listed[one.id].reason}"))
         elif run.verdict is not MutantVerdict.SURVIVED:
             screen.print(safe(f"  {run.note}"))
     figures = ""
@@ -256,6 +265,7 @@ def _print_runs(
         )
     screen.print(f"[bold]killed {sums['killed']} of {sums['counted']}[/bold]{figures}")
     screen.print(
-        f"survived {len(sums['unlisted_survivors'])}, listed as equivalent {sums['equivalent']}, "
+        f"survived {len(sums['unlisted_survivors'])}; of those that are listed {sums['equivalent']} equivalent, "
+        f"{sums['told_by_tests']} told by tests; "
         f"hung {sums['hung']}, judge fell over {sums['lost']}, not importable {sums['stillborn']}"
     )

@@ -1,4 +1,8 @@
-"""Mutants that were looked at and cannot be told from the engine as it is, each with the reason."""
+"""Survivors that were looked at, each with the reason why no seed notices it.
+
+Either nothing could tell it from the engine as it is, or it is another engine that keeps the contract as well, and ours
+is pinned down by a test of its own: then that test is named, and fails with the mutant planted.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,15 @@ from kvcrucible.fuzz.mutants.subjects import ENGINE
 #: Name and version of the file's form.
 FORMAT = "kvcrucible.equivalent-mutants/1"
 
-_FIELDS = {"module", "function", "operator", "before", "after", "nth", "reason"}
+_FIELDS = {"module", "function", "operator", "before", "after", "nth", "reason", "told_by"}
 
 
 @dataclass(frozen=True, slots=True)
 class Equivalent:
-    """One judged survivor, known by what it changes: lines may move.  Fields as those of a mutant."""
+    """One judged survivor, known by what it changes: lines may move.  Fields as those of a mutant.
+
+    ``told_by``: the test that tells it, as pytest names it; None where nothing could.
+    """
 
     module: str
     function: str
@@ -31,6 +38,7 @@ class Equivalent:
     after: str
     nth: int
     reason: str
+    told_by: str | None = None
 
     def is_of(self, mutant: Mutant) -> bool:
         """Say whether this is about ``mutant``."""
@@ -50,15 +58,10 @@ def equivalents() -> tuple[Equivalent, ...]:
     return tuple(_entry(entry) for entry in plain["mutants"])
 
 
-def reasons(mutants: Iterable[Mutant]) -> dict[str, str]:
-    """Return, by id, the reason for each of the mutants that is listed."""
-    listed = equivalents()
-    found = {}
-    for mutant in mutants:
-        for entry in listed:
-            if entry.is_of(mutant):
-                found[mutant.id] = entry.reason
-    return found
+def listed_among(mutants: Iterable[Mutant]) -> dict[str, Equivalent]:
+    """Return, by id, the entry of each of the mutants that is listed."""
+    entries = equivalents()
+    return {mutant.id: entry for mutant in mutants for entry in entries if entry.is_of(mutant)}
 
 
 def _entry(entry: dict[str, Any]) -> Equivalent:
@@ -73,4 +76,5 @@ def _entry(entry: dict[str, Any]) -> Equivalent:
         entry["after"],
         entry.get("nth", 0),
         entry["reason"],
+        entry.get("told_by"),
     )

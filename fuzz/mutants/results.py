@@ -15,6 +15,7 @@ from typing import Any
 
 from kvcrucible.contract.errors import InputError
 from kvcrucible.fuzz.faults.catalogue import source_of
+from kvcrucible.fuzz.mutants.equivalent import Equivalent
 from kvcrucible.fuzz.mutants.judge import Budget
 from kvcrucible.fuzz.mutants.mutant import Mutant
 from kvcrucible.fuzz.mutants.run import MutantRun
@@ -108,16 +109,18 @@ def to_plain(mutant: Mutant, run: MutantRun) -> dict[str, Any]:
     }
 
 
-def totals(runs: Iterable[MutantRun], listed: Mapping[str, str]) -> dict[str, Any]:
-    """Return what runs add up to; ``listed``: reasons of those that are equivalent, by id.
+def totals(runs: Iterable[MutantRun], listed: Mapping[str, Equivalent]) -> dict[str, Any]:
+    """Return what runs add up to; ``listed``: the judged survivors, by id.
 
-    ``counted`` are those that are neither listed nor stillborn, ``killed`` of them the killed; ``rate`` their quotient.
-    A listed one that was killed all the same is counted, and named in ``wrongly_listed``.  ``by_fault_alone``: kills in
+    ``counted`` are those that are neither equivalent nor stillborn, ``killed`` of them the killed; ``rate`` is their
+    quotient.  ``told_by_tests`` are the survivors that a test tells and no seed does: counted, and not killed.  A
+    listed one that was killed all the same is counted, and named in ``wrongly_listed``.  ``by_fault_alone``: kills in
     which the engine fell over and no invariant spoke.  Percentiles are of the seeds until a kill.
     """
     runs = list(runs)
     survivors = [run for run in runs if run.verdict is MutantVerdict.SURVIVED]
-    equivalent = [run.mutant for run in survivors if run.mutant in listed]
+    known = [listed[run.mutant] for run in survivors if run.mutant is not None and run.mutant in listed]
+    equivalent = [entry for entry in known if entry.told_by is None]
     killed = [run for run in runs if run.verdict is MutantVerdict.KILLED]
     by_verdict = Counter(run.verdict for run in runs)
     counted = len(runs) - len(equivalent) - by_verdict[MutantVerdict.STILLBORN]
@@ -127,6 +130,7 @@ def totals(runs: Iterable[MutantRun], listed: Mapping[str, str]) -> dict[str, An
         "counted": counted,
         **{verdict.value: by_verdict[verdict] for verdict in MutantVerdict},
         "equivalent": len(equivalent),
+        "told_by_tests": len(known) - len(equivalent),
         "rate": len(killed) / counted if counted else None,
         "by_fault_alone": sum(run.invariants == (ENGINE_FAULT,) for run in killed),
         "unlisted_survivors": [run.mutant for run in survivors if run.mutant not in listed],

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("mutmut", reason="needs the `mutants` extra")
@@ -10,7 +14,7 @@ from mutmut.mutation import mutators
 
 from kvcrucible.contract.errors import InputError
 from kvcrucible.fuzz.faults.catalogue import source_of
-from kvcrucible.fuzz.mutants.equivalent import equivalents, reasons
+from kvcrucible.fuzz.mutants.equivalent import Equivalent, equivalents, listed_among
 from kvcrucible.fuzz.mutants.generate import mutants_in, mutants_of
 from kvcrucible.fuzz.mutants.mutant import Mutant
 from kvcrucible.fuzz.mutants.operators import _BORROWED, NOT_USED, operator_names
@@ -18,6 +22,7 @@ from kvcrucible.fuzz.mutants.sample import draw
 from kvcrucible.fuzz.mutants.subjects import ENGINE, LEFT_OUT, left_out_because, subjects
 
 MODULE = f"{ENGINE}.made_up"
+ROOT = Path(__file__).resolve().parents[2]
 
 #: One place for each operator.
 EVERY = """
@@ -172,5 +177,32 @@ def test_each_judged_survivor_still_matches_one_mutant_and_says_why() -> None:
     for entry in equivalents():
         found = [one for one in mutants_of(entry.module) if entry.is_of(one)]
         assert len(found) == 1, f"{entry.module} {entry.function}: {entry.before!r} matches {len(found)}"
-        assert list(reasons(found).values()) == [entry.reason]
+        assert list(listed_among(found).values()) == [entry]
         assert len(entry.reason.split()) >= 6
+        if entry.told_by is not None:
+            file, _, name = entry.told_by.partition("::")
+            assert f"def {name}(" in (ROOT / file).read_text("utf-8")
+
+
+#: Plants a mutant, then runs a test: what pytest would import is not there yet.
+PLANTED = """
+import sys, pytest
+from kvcrucible.fuzz.faults.overlay import plant
+from kvcrucible.fuzz.mutants.generate import mutants_of
+module, name, test = sys.argv[1:]
+(mutant,) = [one for one in mutants_of(module) if one.id == name]
+plant(mutant)
+sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", test]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "entry", [one for one in equivalents() if one.told_by], ids=lambda one: f"{one.module}-{one.function}"
+)
+def test_a_test_that_is_named_tells_the_mutant(entry: Equivalent) -> None:
+    assert entry.told_by is not None
+    (mutant,) = [one for one in mutants_of(entry.module) if entry.is_of(one)]
+    command = [sys.executable, "-c", PLANTED, mutant.module, mutant.id, entry.told_by]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout

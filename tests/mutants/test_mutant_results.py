@@ -9,6 +9,7 @@ import pytest
 
 from kvcrucible.cli.mutants import status_of
 from kvcrucible.contract.errors import ExitStatus, InputError
+from kvcrucible.fuzz.mutants.equivalent import Equivalent
 from kvcrucible.fuzz.mutants.judge import Budget
 from kvcrucible.fuzz.mutants.mutant import Mutant
 from kvcrucible.fuzz.mutants.results import ResultsFile, to_do, totals
@@ -22,6 +23,10 @@ MUTANTS = [Mutant(f"{ENGINE}.pool", "f", "number", n, f"x = {n}", "x = 9", 0, 0,
 
 def run_of(mutant: Mutant, verdict: V, *invariants: str, seeds: int | None = 3) -> MutantRun:
     return MutantRun(mutant.id, verdict, invariants, seeds, 100, "a note")
+
+
+def entry(told_by: str | None) -> Equivalent:
+    return Equivalent(f"{ENGINE}.pool", "f", "number", "x = 0", "x = 9", 0, "a reason", told_by)
 
 
 def test_a_file_is_gone_on_from(tmp_path: Path) -> None:
@@ -71,14 +76,17 @@ def test_only_kills_count_as_noticed() -> None:
         MutantRun("falls", V.LOST),
         MutantRun("unborn", V.STILLBORN),
     ]
-    sums = totals(runs, {MUTANTS[2].id: "the order does not matter"})
+    sums = totals(runs, {MUTANTS[2].id: entry(None)})
     assert (sums["mutants"], sums["counted"], sums["killed"], sums["rate"]) == (7, 5, 2, 0.4)
     assert (sums["hung"], sums["lost"], sums["stillborn"], sums["equivalent"]) == (1, 1, 1, 1)
     assert sums["unlisted_survivors"] == [MUTANTS[3].id]
     assert sums["by_fault_alone"] == 1
     assert (sums["median_seeds"], sums["p95_seeds"], sums["most_seeds"]) == (21, 40, 40)
     assert totals([], {})["rate"] is None
-    wrong = totals(runs[:1], {MUTANTS[0].id: "thought to be equivalent"})
+    tested = totals(runs, {MUTANTS[2].id: entry("tests/a.py::test_b")})
+    assert (tested["counted"], tested["equivalent"], tested["told_by_tests"]) == (6, 0, 1)
+    assert tested["unlisted_survivors"] == [MUTANTS[3].id]
+    wrong = totals(runs[:1], {MUTANTS[0].id: entry(None)})
     assert (wrong["counted"], wrong["wrongly_listed"]) == (1, [MUTANTS[0].id])
 
 
@@ -100,5 +108,5 @@ def test_the_status_says_what_was_shown_of_mutants(
     verdicts: list[V], listed: list[int], held: V | None, due: ExitStatus
 ) -> None:
     runs = [run_of(mutant, verdict, "x") for mutant, verdict in zip(MUTANTS, verdicts, strict=False)]
-    sums = totals(runs, {MUTANTS[at].id: "a reason" for at in listed})
+    sums = totals(runs, {MUTANTS[at].id: entry(None) for at in listed})
     assert status_of(sums, None if held is None else MutantRun(None, held)) is due
