@@ -254,12 +254,16 @@ class Rules(Driver):
         self, pick: int, other: int, size: int, prefill: bool, twice: bool, backend: int | None, beyond: bool
     ) -> None:
         """Works without regard to what is legal: wrong kind, too long, empty, in flight, named twice, with a backend
-        that is not there or would run ahead.  ``beyond``: of an active sequence one position more than it has left.
+        that is not there or would run ahead.  ``beyond``: of an active sequence one position more than it has left, of
+        one amid its prompt where there is one.
         """
         first, second = self.held(pick), self.held(other)
         if first is None or second is None:
             return
         model = self.lock.model
+        if beyond:
+            amid = [one for one in model.sequences() if model.frontier(one) and model.prompt_left(one)]
+            first = amid[pick % len(amid)] if amid else first
         if beyond and model.state(first) in ACTIVE:
             left = model.prompt_left(first)
             prefill, size = left > 0, 1 + (left or model.limit(first) - model.frontier(first))
