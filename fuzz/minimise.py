@@ -34,7 +34,7 @@ def minimise(
             if runs > MAX_RUNS:
                 return kept, found
             candidate = kept[:index] + kept[index + 1 :]
-            again = _violations(setting, candidate)
+            again = rerun(setting, candidate)
             if again is not None and again[1][0].invariant == violations[0].invariant:
                 kept, found = again
                 shorter = True
@@ -42,9 +42,7 @@ def minimise(
     return kept, found
 
 
-def _violations(
-    setting: Setting, steps: Sequence[Step]
-) -> tuple[tuple[Step, ...], tuple[Violation, ...]] | None:
+def rerun(setting: Setting, steps: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Violation, ...]] | None:
     """Run an example; return the steps up to its failure and what it violates, None where it holds or means nothing."""
     example = None
     try:

@@ -15,9 +15,10 @@ from kvcrucible.contract.config import LRU
 from kvcrucible.fuzz.campaign import Failure
 from kvcrucible.fuzz.driver import FirstFailure
 from kvcrucible.fuzz.lockstep import Tally
-from kvcrucible.fuzz.minimise import minimise
+from kvcrucible.fuzz.minimise import minimise, rerun
 from kvcrucible.fuzz.raw import Call, Conditions, RawDriver, SeedFailure, attempt
 from kvcrucible.fuzz.setting import Setting
+from kvcrucible.fuzz.steps import Step
 from kvcrucible.fuzz.swarm import Swarm
 from kvcrucible.invariants.judgements import NOT_REPRODUCED
 from kvcrucible.invariants.violation import Violation
@@ -77,7 +78,24 @@ def shrink(failure: SeedFailure, conditions: Conditions) -> Failure:
         _plainer_arguments(smallest, runs)
     found = smallest.first
     steps, violations = minimise(found.setting, found.log, found.violations)
-    return Failure(found.setting, steps, violations, seen.examples, seen.steps_before)
+    setting, steps, violations = _plainest(found.setting, steps, violations)
+    return Failure(setting, steps, violations, seen.examples, seen.steps_before)
+
+
+def _plainest(
+    setting: Setting, steps: tuple[Step, ...], violations: tuple[Violation, ...]
+) -> tuple[Setting, tuple[Step, ...], tuple[Violation, ...]]:
+    """Return the example in a plainer setting: a rule may have needed what none of the steps that are left needs."""
+    for name, values in _PLAINER:
+        for value in values:
+            if getattr(setting, name) == value or _is_larger(value, getattr(setting, name)):
+                break
+            plainer = _with(setting, name, value)
+            again = rerun(plainer, steps)
+            if again is not None and again[1][0].invariant == violations[0].invariant:
+                setting, (steps, violations) = plainer, again
+                break
+    return setting, steps, violations
 
 
 class _Runs:

@@ -317,7 +317,11 @@ CHEATS: dict[str, Cheat] = {
         _cheat("forgotten-identities", ForgottenIdentities, ("exact-prefix-identity",)),
         _cheat("claimed-hits", ClaimedHits, ("exact-prefix-identity",)),
         _cheat("hidden-failures", HiddenFailures, ("publish-order",)),
-        _cheat("shifted-generations", ShiftedGenerations, ("lease-unique", "stale-handle-refused")),
+        _cheat(
+            "shifted-generations",
+            ShiftedGenerations,
+            ("lease-unique", "stale-handle-refused", "transfer-pinned"),
+        ),
         _cheat("admits-beyond-capacity", AdmitsBeyondCapacity, ("admission-by-count",)),
     )
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from hashlib import sha256
 from importlib import resources
@@ -141,7 +142,11 @@ def fault(name: str) -> Fault:
     """Return one fault of any part; raises ``InputError`` for an unknown id."""
     found = every_fault().get(name)
     if found is None:
-        raise InputError(f"unknown fault {name!r:.60}; known: {', '.join(every_fault())}")
+        near = get_close_matches(name, every_fault(), n=3, cutoff=0.3)
+        meant = f"did you mean {' or '.join(near)}? " if near else ""
+        raise InputError(
+            f"unknown fault {name!r:.60}; {meant}`kvcrucible faults list` shows all {len(every_fault())}"
+        )
     return found
 
 

@@ -94,8 +94,10 @@ def test_a_lost_anchor_is_an_error_that_names_the_fault() -> None:
 
 
 def test_an_unknown_fault_names_those_that_exist() -> None:
-    with pytest.raises(InputError, match="fork-shares-tail"):
-        fault("nonsense")
+    with pytest.raises(InputError, match=r"did you mean .*fork-shares-tail.*faults list"):
+        fault("fork-share-tail")
+    with pytest.raises(InputError, match="unknown fault 'x'; `kvcrucible faults list`"):
+        fault("x")
 
 
 def test_nothing_is_planted_into_a_process_that_has_the_engine() -> None:

@@ -169,7 +169,9 @@ def test_the_command_keeps_and_shows_the_matrix(tmp_path: Path) -> None:
     kept = tmp_path / "runs.json"
     plain = json.loads(kept.read_text())
     jsonschema.validate(plain["runs"], {"type": "array", "minItems": 4, "maxItems": 4})
-    assert plain["matrix"]["faults"]["row-leased-twice"]["first"] == {"row-unique": 2}
+    first = plain["matrix"]["faults"]["row-leased-twice"]["first"]
+    assert sum(first.values()) == 2
+    assert set(first) <= set(fault("row-leased-twice").expects)
     shown = kvcrucible("matrix", str(kept))
     assert "no fault was told by" in shown.stdout
     assert json.loads(kvcrucible("matrix", str(kept), "--json").stdout) == plain["matrix"]

@@ -125,13 +125,13 @@ def test_seeds_that_are_run_twice_are_alike() -> None:
 
 
 def test_an_engine_that_is_not_deterministic_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_every_page_once, runs = paged._use_every_page_once, []
+    use_every_page_once, runs = paged.use_every_page_once, []
 
     def another_order(engine: paged.Engine, random: Random) -> None:
         runs.append(random)
         use_every_page_once(engine, Random(len(runs)))
 
-    monkeypatch.setattr(paged, "_use_every_page_once", another_order)
+    monkeypatch.setattr(paged, "use_every_page_once", another_order)
     report = run_volume(VolumePlan(seeds=4, replay_twice=True))
     assert report.failure is not None
     (found,) = report.failure.violations

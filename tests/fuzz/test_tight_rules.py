@@ -13,7 +13,7 @@ from kvcrucible.fuzz.adapters.registry import build
 from kvcrucible.fuzz.draws import LOOKAHEADS, settings_for
 from kvcrucible.fuzz.driver import Recorder
 from kvcrucible.fuzz.lockstep import Tally
-from kvcrucible.fuzz.machine import machine_class
+from kvcrucible.fuzz.machine import machine_class, to_hypothesis
 from kvcrucible.fuzz.setting import Setting
 from kvcrucible.invariants.violation import InvariantViolated
 
@@ -67,7 +67,9 @@ def test_an_engine_that_forgets_the_pinned_is_found(monkeypatch: pytest.MonkeyPa
 
 
 @given(
-    settings_for("paged", ("ledger",), (None, "mtp", "draft"), hosts=(False, True), lookaheads=LOOKAHEADS),
+    to_hypothesis(
+        settings_for("paged", ("ledger",), (None, "mtp", "draft"), hosts=(False, True), lookaheads=LOOKAHEADS)
+    ),
     st.permutations(CASES),
     st.sampled_from((-1, 0, 1)),
 )

@@ -99,8 +99,12 @@ def test_a_fault_in_the_engine_shows_in_its_history(tmp_path: Path, monkeypatch:
     leaking = Engine(CONFIG)
     release = leaking.pools[0].release
 
+    lost: list[Any] = []
+
     def leak(leases: list[Any], fences: list[int] | None = None) -> None:
-        release(leases[:-1], None if fences is None else fences[:-1])
+        last = len(leases) - (not lost)
+        lost.extend(leases[last:])
+        release(leases[:last], None if fences is None else fences[:last])
 
     monkeypatch.setattr(leaking.pools[0], "release", leak)
     verdict = _history_of(leaking, tmp_path / "leaking.jsonl")

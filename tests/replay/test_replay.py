@@ -243,10 +243,10 @@ def hit_one_token_too_long(patch: pytest.MonkeyPatch) -> None:
 def tail_not_copied(patch: pytest.MonkeyPatch) -> None:
     fork = AddressSpace.fork
 
-    def broken(self: AddressSpace, ledger: PageLedger, reservation: Any, position: int, copy: Any) -> Any:
-        child = fork(self, ledger, reservation, position, copy)
+    def broken(self: AddressSpace, ledger: PageLedger, tail: Any, position: int, copy: Any) -> Any:
+        child = fork(self, ledger, tail, position, copy)
         if position % self.page_size:
-            ledger.drop(self.pool, [child.pages.pop()], reservation)
+            ledger.drop(self.pool, [child.pages.pop()], None)
             child.pages.append(self.pages[position // self.page_size])
             ledger.share(child.pages[-1:])
         return child
