@@ -196,6 +196,10 @@ class Room(Judging):
         if not started or books.host_used > self.config.host.capacity_bytes:
             return None
         self.books = books
+        # The engine names them among all that it released; a request let past after this one may release others.
+        for name in evicted:
+            if name in self._told.evicted:
+                self._told.evicted.remove(name)
         waiting = Waiting(request, WaitingKind.SINKING, tuple(started))
         return Outcome(waiting, evicted=tuple(evicted))
 
