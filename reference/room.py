@@ -122,9 +122,7 @@ class Room(Judging):
     def _after_all_releases(self, choice: Choice) -> Attempt:
         return self._attempt(self._releasable(choice.protected), choice.act)
 
-    def _carry_out(
-        self, choice: Choice, ready: Attempt | None = None, request: int | None = None
-    ) -> Outcome:
+    def _carry_out(self, choice: Choice, ready: Attempt | None = None, request: int | None = None) -> Outcome:
         """Make room until the choice fits, and take it; or let something sink for the ``request`` that it is about.
 
         ``ready``: an attempt on these books that released nobody and fits, so that there is no room to be made.
