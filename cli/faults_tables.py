@@ -15,9 +15,18 @@ if TYPE_CHECKING:
     from kvcrucible.fuzz.faults.run import FaultRun
 
 
+def _table_of(ids: Sequence[str], title: str, *, show_lines: bool = False) -> Table:
+    """Return a table whose first column shows each of ``ids`` whole: they are there to be copied."""
+    table = Table(title=title, show_lines=show_lines)
+    table.add_column("fault", min_width=max(map(len, ids), default=0))
+    return table
+
+
 def print_list(faults: Sequence[Fault]) -> None:
     """Print what there is."""
-    table = Table("fault", "depth", "told by", "re-creates", title=f"{len(faults)} faults", show_lines=True)
+    table = _table_of([fault.id for fault in faults], f"{len(faults)} faults", show_lines=True)
+    for heading in ("depth", "told by", "re-creates"):
+        table.add_column(heading)
     for fault in faults:
         # One id a line: they are there to be copied.
         recreates = "\n".join(bug.id for bug in fault.recreates) or "–"
@@ -30,7 +39,8 @@ def print_list(faults: Sequence[Fault]) -> None:
 def print_runs(done: Sequence[FaultRun], sums: dict[str, Any]) -> None:
     """Print campaigns, remarks and their totals."""
     screen = console()
-    table = Table("fault", "verdict", title="faults")
+    table = _table_of([one.fault for one in done], "faults")
+    table.add_column("verdict")
     for heading in ("seed", "tries", "steps", "minimal"):
         table.add_column(heading, justify="right")
     for one in done:
