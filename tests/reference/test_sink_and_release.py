@@ -1,4 +1,4 @@
-"""One operation that makes Host room for a sink by releasing and then releases another: the model tells both, in order."""
+"""One operation that releases on Host for a sink, and then releases another: the model tells both, in order."""
 
 from __future__ import annotations
 
