@@ -12,9 +12,10 @@ from kvcrucible.fuzz.draws import SOURCES, Length, lengths
 from kvcrucible.fuzz.offers import can
 from kvcrucible.fuzz.ruling import rule
 
-#: What the second of two prompts with equal tokens says of them; ``split``: one item twice, not one twice as long.
-#: What is ``beyond`` the prompt or ``overlapping`` is refused.
-VARIATIONS = ("same", "digest", "type", "shifted", "split", "text", "beyond", "overlapping")
+#: What the second of two prompts with equal tokens says of them; ``split``: one item twice, not one twice as long;
+#: ``whole``: all of the item that the first prompt has only begun.  What is ``beyond`` the prompt or ``overlapping``
+#: is refused.
+VARIATIONS = ("same", "digest", "type", "shifted", "split", "whole", "text", "beyond", "overlapping")
 
 #: Tokens of an item at most: repeated placeholders take a run each.
 MOST_ITEM_TOKENS = 70
@@ -62,8 +63,9 @@ class MediaRules(BackfillRules):
         )
         prompt = prefix(whole, self.placeable(count(whole), 0, large=False))
         spans = spans_below((TokenSpan(start, length, token_type, media),), count(prompt))
+        first = prefix(prompt, min(count(prompt), start + length // 2)) if variation == "whole" else prompt
         alive = set(model.sequences())
-        self.start(Submit(prompt, 0, spans=spans), patient=False, prefill=True)
+        self.start(Submit(first, 0, spans=spans_below(spans, count(first))), patient=False, prefill=True)
         newest = max(set(model.sequences()) - alive, default=None)
         if newest is not None and model.state(newest) in ACTIVE and not model.in_flight(newest):
             if ending == "finish" and "Finish" in self.supported:
