@@ -2,7 +2,8 @@
 
 DESIGN 4.9, decision 0020.  In this order, each only for as long as pages are lacking:
 
-1. hidden Device copies, of pages that are visible on Host, are given up: nothing is lost;
+1. hidden Device copies, of pages that are visible on Host, are given up: nothing is lost; left alone are those of a
+   continuation that shares one which the request would take over and a unit holds up;
 2. continuations start to sink to Host, once for each request, and the request waits for them;
 3. continuations are released.
 
@@ -51,7 +52,11 @@ def relieve(
     if max(short) <= 0:
         return None
     if host is not None:
+        # These return to the request's own reservation, for which no unit holds them up; given up, they would retire.
+        held_up = {page for page in dropped if not engine.ledger.frees(page)}
         for kept, copies in cache.with_device_copies(protected):
+            if not held_up.isdisjoint(copies):
+                continue
             room.give_up_copies(kept, copies)
             short = cache.lacking(engine.short_of(need), dropped)
             if max(short) <= 0:

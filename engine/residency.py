@@ -2,7 +2,8 @@
 
 Making room asks again and again who has a Device page, a copy to give up or a page in a transfer, and walks over the
 answer in order of last use.  Each answer is linear in the pages of one continuation, so it is worked out once and
-dropped when one of those pages has changed; the Host tier, which alone changes where retained pages are, says so.
+dropped when one of those pages has changed.  Two change where retained pages are, and say so: the Host tier, and the
+room of an operation (:mod:`kvcrucible.engine.room`) as it gives up copies and takes them back.
 
 Who owns what: nothing here owns a page.  An entry lasts from :meth:`Residency.add` to :meth:`Residency.remove`.
 """

@@ -32,7 +32,11 @@ def make_room(
     if victims is None:
         raise guards.no_pages(asked, need, engine.pools, len(engine.cache.continuations))
     room = Room(engine)
-    room.release(victims)
+    try:
+        room.release(victims)
+    except BaseException:  # a policy of the caller's may raise anything as it hears of a yielding
+        room.take_back()
+        raise
     return room
 
 
@@ -62,9 +66,17 @@ class Room:
         for kept in victims:
             self._engine.cache.policy.yields(kept)
             self._engine.cache.set_aside(kept)
+            self._victims.append(kept)
             for space in kept.spaces:
                 self._parts.append(GivenUp(self._engine.ledger, space.pool, space.pages, None, space.fence))
-            self._victims.append(kept)
+
+    def take_back(self) -> None:
+        """Put everything back that was given up, last first, for which nobody may hold any of it.  Mutates."""
+        for part in reversed(self._parts):
+            part.take_back()
+        for kept in self._victims:
+            self._engine.cache.put_back(kept)
+        self._engine.cache.changed(self._copied)
 
     def __enter__(self) -> Room:
         return self
@@ -75,11 +87,7 @@ class Room:
         engine = self._engine
         # A lost engine stopped in the middle of its effects: nobody asks it any more, and others hold what was freed.
         if error is not None and not isinstance(error, EngineLost):
-            for part in reversed(self._parts):
-                part.take_back()
-            for kept in self._victims:
-                engine.cache.put_back(kept)
-            engine.cache.changed(self._copied)
+            self.take_back()
             return
         engine.given_up += self._copies_of
         for kept in self._victims:

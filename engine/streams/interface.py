@@ -18,7 +18,8 @@ Effect: TypeAlias = Callable[[], None]
 class EffectFailed(CrucibleError):
     """A device effect did not take place, or only in part.
 
-    An effect raises it to say so; it reaches whoever asks the event, never whoever submitted the effect.
+    An effect raises it to say so; that reaches whoever asks the event, never whoever submitted the effect.  A stream
+    raises it where it cannot even queue an effect, which then never runs.
     """
 
 
@@ -62,7 +63,10 @@ class DeviceStream(Stream, Protocol):
         """Name of the stream, unique on its device."""
 
     def submit(self, effect: Effect, label: str = "") -> None:
-        """Queue ``effect``; ``label`` says what it is, for schedules and for those who make it fail."""
+        """Queue ``effect``; ``label`` says what it is, for schedules and for those who make it fail.
+
+        Raises ``EffectFailed`` where it cannot be queued; then nothing has been.
+        """
 
     def record(self) -> Completion:
         """Return an event for everything submitted so far; it answers for failures since the previous one."""

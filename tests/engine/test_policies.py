@@ -13,6 +13,7 @@ from kvcrucible.contract.tokens import run
 from kvcrucible.engine.cache import ContextCache
 from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.execute import counters
+from kvcrucible.engine.observe import snapshot
 from kvcrucible.engine.policies import TOKEN, CostAware, LeastRecentlyUsed, policy_of
 from kvcrucible.engine.records import Continuation
 
@@ -124,6 +125,29 @@ def test_whatever_a_policy_says_everyone_is_offered_once(repeat):
     fill(e, 12)
     assert e.evicted == expected
     assert counters(e) == ((0, 12, 0),)
+
+
+class Raising(LeastRecentlyUsed):
+    """Raises as the second one yields."""
+
+    def __init__(self) -> None:
+        self.yielded = 0
+
+    def yields(self, kept: Continuation) -> None:
+        self.yielded += 1
+        if self.yielded == 2:
+            raise RuntimeError("the policy is wrong")
+
+
+def test_room_is_given_back_where_a_policy_raises_as_one_yields():
+    e = Engine(CONFIG, policy=Raising())
+    first, second, third = (kept(e, source, 8) for source in (1, 2, 3))
+    before = snapshot(e)
+    with pytest.raises(RuntimeError, match="the policy is wrong"):
+        e.fork(third, 8, 10 * 4)
+    assert snapshot(e) == before
+    e.fork(third, 8, 10 * 4)
+    assert e.evicted == [first, second]
 
 
 def test_no_more_yield_than_needed_and_pinned_ones_do_not():
