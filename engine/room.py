@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from kvcrucible.contract.errors import EngineLost
 from kvcrucible.engine import admission, guards
 from kvcrucible.engine.giving_up import CopiesGivenUp, GivenUp
 from kvcrucible.engine.pages import LogicalPage
@@ -86,7 +85,7 @@ class Room:
     ) -> None:
         engine = self._engine
         # A lost engine stopped in the middle of its effects: nobody asks it any more, and others hold what was freed.
-        if error is not None and not isinstance(error, EngineLost):
+        if error is not None and not engine.stream.lost:
             self.take_back()
             return
         engine.given_up += self._copies_of

@@ -39,13 +39,27 @@ class AnsweredStream:
         return self._inner.name
 
     def submit(self, effect: Effect, label: str = "") -> None:
-        """Queue ``effect``.  What cannot be queued is as if it failed: raises ``EngineLost``, from now on."""
+        """Queue ``effect``.  What cannot be queued is as if it failed: raises ``EngineLost``, from now on.
+
+        An error that nobody has foreseen passes through, and the engine is lost with it all the same.
+        """
         self._unmarked = True
         try:
             self._inner.submit(effect, label)
         except EffectFailed as failure:
-            self._lost = self._lost or f"at {label or 'an effect'} that could not be queued: {failure}"
+            self._lose(label, failure)
             self.require_sound()
+        except Exception as error:
+            self._lose(label, error)
+            raise
+
+    @property
+    def lost(self) -> bool:
+        """Whether an effect is known to have failed, so that nothing can be taken back any more."""
+        return self._lost is not None
+
+    def _lose(self, label: str, error: Exception) -> None:
+        self._lost = self._lost or f"at {label or 'an effect'} that could not be queued: {error}"
 
     def record(self, what: str = "what was queued last") -> Completion:
         """Return an event for everything submitted so far; ``what`` says in words what that ends with."""
