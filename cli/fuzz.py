@@ -113,22 +113,25 @@ def register(app: typer.Typer) -> None:
             "--device": device != "cpu",
             "--database": database is not None,
         }
-        if kernels:
-            _leave_out("--kernels runs kernels alone", other | {"--matrix": matrix, "--jobs": jobs != 1})
-            from kvcrucible.cli.fuzz_kernels import fuzz_kernels
-
-            fuzz_kernels(backend, profile, examples or _EXAMPLES_A_CELL, seed, seconds, out, json_output)
-        other |= {"--backend": backend != "any"}
         of_raw = {
             "--seeds": seeds is not None,
             "--replay-twice": replay_twice,
             "--digest": digest,
             "--bench": bench,
         }
+        if kernels:
+            other |= {"--matrix": matrix, "--jobs": jobs != 1, "--raw": raw}
+            other |= {"--capacity-at": capacity_at is not None}
+            _leave_out("--kernels runs kernels alone", other | of_raw)
+            from kvcrucible.cli.fuzz_kernels import fuzz_kernels
+
+            fuzz_kernels(backend, profile, examples or _EXAMPLES_A_CELL, seed, seconds, out, json_output)
+        other |= {"--backend": backend != "any"}
         if raw:
             refused = {
                 "--depth": depth not in ("both", "ledger"),
                 "--profile": profile != "any",
+                "--device": device != "cpu",
                 "--capacity-at": capacity_at is not None,
                 "--matrix": matrix,
                 "--examples": examples is not None,

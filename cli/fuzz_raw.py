@@ -134,12 +134,30 @@ def _print(screen: Console, report: VolumeReport, path: Path | None) -> None:
             f"  with 95 % confidence fewer than {report.bound:.2g} of this generator's seeds fail (3/n)"
         )
     if total.failed_seed is not None:
-        screen.print(f"  failing seed {total.failed_seed}: --raw --seed {total.failed_seed} --seeds 1")
+        screen.print(f"  failing seed {total.failed_seed}: {safe(words_for(plan, total.failed_seed))}")
     if report.digest is not None:
         twice = ", every seed twice and alike" if plan.replay_twice and report.failure is None else ""
         screen.print(f"  digest {report.digest}{twice}")
     if report.cut_short:
         screen.print(f"  {safe(report.cut_short)}")
+
+
+def words_for(plan: VolumePlan, seed: int) -> str:
+    """Return the options that run one seed of the plan again: what it draws depends on all that settings may have."""
+    from kvcrucible.fuzz.matrix import HOSTS, POOLS
+    from kvcrucible.fuzz.volume import VolumePlan
+
+    usual = VolumePlan()
+    words = ["--raw", "--seed", str(seed), "--seeds", "1"]
+    if plan.engine != usual.engine:
+        words += ["--engine", plan.engine]
+    if plan.rules != usual.rules:
+        words += ["--steps", str(plan.rules)]
+    if len(plan.backends) == 1:
+        words += ["--pools", *[name for name, backend in POOLS.items() if backend == plan.backends[0]]]
+    if len(plan.hosts) == 1:
+        words += ["--host", *[name for name, host in HOSTS.items() if host is plan.hosts[0]]]
+    return " ".join(words)
 
 
 def _print_novelty(screen: Console, report: VolumeReport) -> None:

@@ -125,7 +125,11 @@ def honest(
 
     seed = secrets.randbelow(_SEED_LIMIT) if seed is None else seed
     with stderr_console().status("putting honest engines before the judge", spinner="line"):
-        reports = [run_volume(VolumePlan(name, seed, seeds), jobs) for name in ORDERS]
+        reports: list[VolumeReport] = []
+        for name in ORDERS:
+            reports.append(run_volume(VolumePlan(name, seed, seeds), jobs))
+            if reports[-1].cut_short is not None:
+                break
     alarms = sum(report.failure is not None for report in reports)
     if json_output:
         plain = [volume_to_plain(report, None) for report in reports]

@@ -65,6 +65,8 @@ def register(app: typer.Typer) -> None:
 
         if bool(mutants) + everything + bool(sample) != 1:
             raise InputError("name mutants, or give either --sample or --all")
+        if again and out is None:
+            raise InputError("--again is about what --out holds; give --out too")
         verdicts = _verdicts(again)
         chosen = _find(mutants) if mutants else draw(_all(), sample, seed) if sample else _all()
         budget = Budget(seeds, rules, seed)
@@ -121,7 +123,8 @@ def status_of(sums: dict[str, Any], held: MutantRun | None) -> ExitStatus:
         return ExitStatus.VIOLATION if held.verdict is MutantVerdict.KILLED else ExitStatus.INTERNAL
     if sums["lost"]:
         return ExitStatus.INTERNAL
-    return ExitStatus.INCONCLUSIVE if sums["hung"] else ExitStatus.HELD
+    nothing_judged = sums["stillborn"] == sums["mutants"]
+    return ExitStatus.INCONCLUSIVE if sums["hung"] or nothing_judged else ExitStatus.HELD
 
 
 def _judge(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from kvcrucible.cli.console import console, print_json, safe, stderr_console, stderr_line
-from kvcrucible.contract.errors import ExitStatus
+from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,7 +57,7 @@ def register(app: typer.Typer) -> None:
         if report.failure is not None:
             try:
                 path = write(out, report.failure)
-            except OSError as error:
+            except (OSError, InputError) as error:
                 stderr_line(f"no reproduction was written to {out}: {error}; name another folder with --out")
         if json_output:
             print_json(report.to_plain() | {"reproduction": None if path is None else str(path)})

@@ -44,6 +44,7 @@ from kvcrucible.fuzz.setting import Depth, Setting
 from kvcrucible.fuzz.volume import VolumePlan, run_volume
 from kvcrucible.invariants.history.check import check_file
 from kvcrucible.invariants.history.outcome import Judgement
+from kvcrucible.invariants.judgements import ENGINE_FAULT
 
 #: Examples of each campaign, at ledger and at payload depth: the canary fails in the first few.
 _EXAMPLES = {Depth.LEDGER: 6, Depth.PAYLOAD: 4}
@@ -71,6 +72,7 @@ class Verdict(StrEnum):
     """What a stage made of the canary."""
 
     FAILED = "failed, as it has to"
+    CRASHED = "fell over instead of being told: reports of this stage are void"
     PASSED = "passed: reports of this stage are void"
     CONDEMNS_ALL = "our own engine fails, too: reports of this stage are void"
     NOT_RUN = "not run"
@@ -87,7 +89,7 @@ class StageResult:
     @property
     def void(self) -> bool:
         """Whether nothing that this stage reports may be believed."""
-        return self.verdict in (Verdict.PASSED, Verdict.CONDEMNS_ALL)
+        return self.verdict in (Verdict.PASSED, Verdict.CRASHED, Verdict.CONDEMNS_ALL)
 
 
 #: Runs one stage on the canary, or for False on our own engine; returns what was found, None for nothing.
@@ -106,6 +108,9 @@ def run_stage(name: str) -> StageResult:
         return StageResult(name, Verdict.PASSED, "nothing found")
     if unfounded is not None:
         return StageResult(name, Verdict.CONDEMNS_ALL, unfounded)
+    if found.startswith(f"{ENGINE_FAULT}:"):
+        # What the canary does wrong has to be told; one that raises is found by a judge that compares nothing.
+        return StageResult(name, Verdict.CRASHED, found)
     return StageResult(name, Verdict.FAILED, found)
 
 

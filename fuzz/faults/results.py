@@ -68,7 +68,10 @@ def write_results(path: Path, plain: dict[str, Any]) -> None:
 
 
 def read_results(path: Path) -> KeptRuns:
-    """Read a file of results; raises ``InputError`` for one that is none, is too large or cannot be read."""
+    """Read a file of results; raises ``InputError`` for one that is none, is too large or cannot be read.
+
+    So is one whose kills prove nothing: the engine as it is was killed beside them, or a kill names no invariant.
+    """
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
@@ -85,6 +88,16 @@ def read_results(path: Path) -> KeptRuns:
         raise InputError(
             f"{path} holds no results of faults: {error.json_path} {error.message:.200}"
         ) from error
+    condemned = next((one for one in plain["unchanged"] if one["verdict"] == Verdict.KILLED), None)
+    if condemned is not None:
+        raise InputError(
+            f"{path}: the engine as it is was killed too ({condemned['depth']}): its kills prove nothing"
+        )
+    for entry in plain["runs"]:
+        if entry["verdict"] == Verdict.KILLED and not (entry["seen"] or entry["invariants"]):
+            raise InputError(
+                f"{path}: {entry['fault']!r:.60} is said to be killed, and no invariant that told it"
+            )
     names = {field.name for field in fields(FaultRun)}
     runs = [
         FaultRun(

@@ -70,10 +70,16 @@ class ResultsFile:
         os.replace(beside, self.path)
 
     def _read(self) -> None:
-        if self.path.stat().st_size > MAX_BYTES:
-            raise InputError(f"{self.path} has more than {MAX_BYTES} bytes; it is no file of results")
         try:
-            plain = json.loads(self.path.read_text("utf-8"))
+            with self.path.open("rb") as file:
+                raw = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            raise InputError(f"{self.path}: {error.strerror}") from error
+        # What was read is counted: the size that a device or a pipe tells is not that of what it yields.
+        if len(raw) > MAX_BYTES:
+            raise InputError(f"{self.path} has more than {MAX_BYTES:,} bytes; it is no file of results")
+        try:
+            plain = json.loads(raw.decode("utf-8"))
             for key in ("format", "engine", "budget"):
                 if plain[key] != self._head[key]:
                     raise InputError(
@@ -90,7 +96,7 @@ class ResultsFile:
                 )
                 self.runs[str(entry["mutant"])] = run
                 self._entries[str(entry["mutant"])] = entry
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"{self.path} is no file of results: {type(error).__name__} {error}") from None
 
 

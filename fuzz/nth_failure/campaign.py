@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kvcrucible.contract.errors import InputError
 from kvcrucible.fuzz.nth_failure.cells import Build, Cell, Ending, Tried, cells_of, try_cell
 from kvcrucible.fuzz.nth_failure.sites import LOSING, Failure, Site
 from kvcrucible.fuzz.nth_failure.subject import Subject
 from kvcrucible.fuzz.nth_failure.workloads import Workload, workloads
 from kvcrucible.fuzz.setting import Setting
-from kvcrucible.fuzz.steps import Step, step_to_plain, steps_from_plain
+from kvcrucible.fuzz.steps import ReadBack, RunEffects, Step, step_to_plain, steps_from_plain
 from kvcrucible.invariants.violation import InvariantViolated
 
 #: Name and version of the report's form.
@@ -170,9 +171,15 @@ def run_cell(setting: dict[str, Any], steps: list[Any], failure: list[Any]) -> N
 
     Raises ``InvariantViolated`` for what it violates, and ``InputError`` for data that is no cell.
     """
-    site, k, persistent = failure
+    match failure:
+        case [str(site), int(k), bool(persistent)] if site in list(Site) and k >= 1:
+            pass
+        case _:
+            raise InputError(f"{failure!r:.80} is no failure: site, how-manieth from 1, whether persistently")
     taken: tuple[Step, ...] = tuple(steps_from_plain(steps))
     workload = Workload(Setting.from_plain(setting), taken)
+    if not taken or isinstance(taken[-1], RunEffects | ReadBack):
+        raise InputError("the last step of a cell is the operation that fails")
     tried = try_cell(Cell(workload, len(taken) - 1, Failure(Site(site), k, persistent)))
     if tried.violations:
         raise InvariantViolated(list(tried.violations))

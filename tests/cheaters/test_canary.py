@@ -51,6 +51,10 @@ def condemning(canary: bool) -> str | None:
     return "something"
 
 
+def crashing(canary: bool) -> str | None:
+    return "engine-fault: snapshot raised AttributeError" if canary else None
+
+
 def absent(canary: bool) -> str | None:
     raise NotRunError("no torch here")
 
@@ -60,6 +64,7 @@ def absent(canary: bool) -> str | None:
     [
         (blind, Verdict.PASSED, ExitStatus.VIOLATION),
         (condemning, Verdict.CONDEMNS_ALL, ExitStatus.VIOLATION),
+        (crashing, Verdict.CRASHED, ExitStatus.VIOLATION),
         (absent, Verdict.NOT_RUN, ExitStatus.NOT_RUN),
     ],
 )

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from kvcrucible.cli.fuzz_raw import words_for
 from kvcrucible.contract.errors import ExitStatus
+from kvcrucible.fuzz.volume import VolumePlan
 
 
 def fuzz(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -37,6 +39,9 @@ def test_seeds_that_hold_end_with_their_figures(tmp_path: Path) -> None:
         (("--raw", "--examples", "3"), "--examples"),
         (("--raw", "--depth", "payload"), "--depth"),
         (("--raw", "--matrix"), "--matrix"),
+        (("--raw", "--device", "cuda"), "--device"),
+        (("--kernels", "--raw"), "--raw"),
+        (("--kernels", "--seeds", "3"), "--seeds"),
         (("--raw", "--bench", "--digest"), "--digest"),
         (("--seeds", "3"), "--seeds"),
         (("--replay-twice",), "--replay-twice"),
@@ -50,6 +55,12 @@ def test_options_that_mean_nothing_together_are_refused(
     assert done.returncode == ExitStatus.USAGE
     assert names in done.stderr
     assert done.stdout == ""
+
+
+def test_the_words_for_a_failing_seed_name_all_that_it_was_drawn_from() -> None:
+    assert words_for(VolumePlan(), 7) == "--raw --seed 7 --seeds 1"
+    plan = VolumePlan(rules=20, backends=("mtp",), hosts=(False,))
+    assert words_for(plan, 7) == "--raw --seed 7 --seeds 1 --steps 20 --pools main+mtp --host off"
 
 
 def test_an_engine_without_ledger_depth_is_not_run(tmp_path: Path) -> None:

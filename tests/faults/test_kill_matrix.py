@@ -110,6 +110,22 @@ def test_what_is_no_result_is_refused(text: str, tmp_path: Path) -> None:
         read_results(path)
 
 
+@pytest.mark.parametrize(
+    ("runs", "unchanged", "says"),
+    [
+        (RUNS, [FaultRun("none", "ledger", 2, Verdict.KILLED, "", ("row-unique",))], "as it is was killed"),
+        ([FaultRun("a", "ledger", 0, Verdict.KILLED)], [], "no invariant"),
+    ],
+)
+def test_kills_that_prove_nothing_are_refused(
+    runs: list[FaultRun], unchanged: list[FaultRun], says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "runs.json"
+    write_results(path, results_to_plain(runs, unchanged, CampaignOptions(), 1))
+    with pytest.raises(InputError, match=says):
+        read_results(path)
+
+
 def test_a_file_beyond_the_limit_and_one_that_is_not_there_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "runs.json"
     with path.open("wb") as file:

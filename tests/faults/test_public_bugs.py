@@ -31,7 +31,8 @@ def fault(name: str, *bugs: PublicBug) -> Fault:
 
 
 def kept(of: Fault, verdict: Verdict = Verdict.KILLED, seed: int = 0) -> FaultRun:
-    return FaultRun(of.id, "ledger", seed, verdict, of.digest)
+    told = of.expects[:1] if verdict is Verdict.KILLED else ()
+    return FaultRun(of.id, "ledger", seed, verdict, of.digest, told, told, bool(told))
 
 
 def standing(bug: PublicBug, faults: list[Fault], *runs: FaultRun) -> Standing:

@@ -58,12 +58,22 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, key: str) -> None:
         ResultsFile(path, Budget())
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "kvcrucible.mutants/1"}', "7"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"format": "kvcrucible.mutants/1"}', "7", pytest.param("[" * 100_000, id="deep")],
+)
 def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mutants.json"
     path.write_text(text, "utf-8")
     with pytest.raises(InputError):
         ResultsFile(path, Budget())
+
+
+def test_a_folder_and_what_never_ends_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="directory"):
+        ResultsFile(tmp_path, Budget())
+    with pytest.raises(InputError, match="more than"):
+        ResultsFile(Path("/dev/zero"), Budget())
 
 
 def test_only_kills_count_as_noticed() -> None:
@@ -102,6 +112,8 @@ def test_only_kills_count_as_noticed() -> None:
         ([V.KILLED], [], V.LOST, ExitStatus.INTERNAL),
         ([V.KILLED, V.LOST], [], V.SURVIVED, ExitStatus.INTERNAL),
         ([V.KILLED, V.HUNG], [], V.SURVIVED, ExitStatus.INCONCLUSIVE),
+        ([V.KILLED, V.STILLBORN], [], None, ExitStatus.HELD),
+        ([V.STILLBORN, V.STILLBORN], [], None, ExitStatus.INCONCLUSIVE),
     ],
 )
 def test_the_status_says_what_was_shown_of_mutants(

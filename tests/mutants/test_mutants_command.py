@@ -70,7 +70,8 @@ def test_a_mutant_is_shown_and_what_is_unknown_refused() -> None:
         ("show", "no_module:f:0000000000"),
         ("run",),
         ("run", "--sample", "1", "--all"),
-        ("run", HARD.id, "--again", "nonsense"),
+        ("run", HARD.id, "--again", "nonsense", "--out", "results.json"),
+        ("run", HARD.id, "--again", "survived"),
     ):
         assert isinstance(answer(*refused).exception, InputError), refused
 

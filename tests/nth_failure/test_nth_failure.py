@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from kvcrucible.cli import nth_failure as command
-from kvcrucible.contract.errors import DeviceCapacity, EngineLost, ExitStatus
+from kvcrucible.contract.errors import DeviceCapacity, EngineLost, ExitStatus, InputError
 from kvcrucible.contract.operations import (
     Append,
     BeginUnit,
@@ -42,7 +42,7 @@ from kvcrucible.fuzz.nth_failure.sites import IN_THE_CALL, LOSING, Failure, Site
 from kvcrucible.fuzz.nth_failure.subject import Subject, not_initial
 from kvcrucible.fuzz.nth_failure.workloads import Workload, workloads
 from kvcrucible.fuzz.setting import Setting
-from kvcrucible.fuzz.steps import Step
+from kvcrucible.fuzz.steps import Step, step_to_plain
 
 #: Two pools and a Host tier, pages of 16; a pool has 8 pages.
 SETTING = Setting(backend="mtp", host_bytes=1 << 16)
@@ -206,6 +206,17 @@ def test_a_violation_comes_out_smaller_and_as_a_test(tmp_path: Path) -> None:
     for test in tests:
         test()
     assert len(tests) == 1
+
+
+@pytest.mark.parametrize(
+    "failure", [[], ["no-such", 1, False], ["page grant", 0, False], [["page grant"], 1, True]]
+)
+def test_data_that_is_no_cell_is_refused(failure: list[Any]) -> None:
+    steps = [step_to_plain(step) for step in written()[:2]]
+    with pytest.raises(InputError, match="no failure"):
+        campaign.run_cell(SETTING.to_plain(), steps, failure)
+    with pytest.raises(InputError, match="last step"):
+        campaign.run_cell(SETTING.to_plain(), [], ["page grant", 1, False])
 
 
 def test_the_command_reports_and_ends_with_its_status(tmp_path: Path) -> None:
