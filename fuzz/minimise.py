@@ -1,12 +1,13 @@
-"""Takes steps out of a failing example one by one while it still fails in the same way.
+"""Takes steps out of a failing example, one or two at a time, while it still fails in the same way.
 
 Hypothesis shrinks what was drawn; a rule that takes several steps leaves some that the failure does not need.  They go
-here, on the plain steps, where each can be tried alone.
+here, on the plain steps, where each can be tried alone, and with another: a request can often go only with the step
+that admits it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from kvcrucible.fuzz.lockstep import LockStep
 from kvcrucible.fuzz.setting import Setting
@@ -20,7 +21,7 @@ MAX_RUNS = 400
 def minimise(
     setting: Setting, steps: Sequence[Step], violations: tuple[Violation, ...]
 ) -> tuple[tuple[Step, ...], tuple[Violation, ...]]:
-    """Return the shortest example that dropping single steps leads to, and what it violates.
+    """Return the shortest example that dropping single steps, then pairs of them, leads to, and what it violates.
 
     The first violation keeps its invariant.  An example that does not fail when run again comes back as it was.
     """
@@ -29,17 +30,25 @@ def minimise(
     shorter = True
     while shorter:
         shorter = False
-        for index in range(len(kept) - 1, -1, -1):
+        for dropped in _one_or_two(len(kept)):
             runs += 1
             if runs > MAX_RUNS:
                 return kept, found
-            candidate = kept[:index] + kept[index + 1 :]
-            again = rerun(setting, candidate)
+            again = rerun(setting, [step for index, step in enumerate(kept) if index not in dropped])
             if again is not None and again[1][0].invariant == violations[0].invariant:
                 kept, found = again
                 shorter = True
                 break
     return kept, found
+
+
+def _one_or_two(steps: int) -> Iterator[tuple[int, ...]]:
+    """Yield the positions to leave out, the last first: every one alone, then every two, the nearest together."""
+    for index in reversed(range(steps)):
+        yield (index,)
+    for distance in range(1, steps):
+        for index in reversed(range(steps - distance)):
+            yield (index, index + distance)
 
 
 def rerun(setting: Setting, steps: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Violation, ...]] | None:

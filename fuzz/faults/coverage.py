@@ -54,26 +54,27 @@ def coverage(
     for fault in every_fault().values() if faults is None else faults:
         for bug in fault.recreates:
             cited.setdefault(bug.id, []).append(fault)
-    verdicts: dict[str, dict[int, Verdict]] = {}
+    caught: dict[str, dict[int, bool]] = {}
     for run in runs:
-        verdicts.setdefault(f"{run.fault} {run.digest}", {})[run.seed] = run.verdict
+        # Told by none of the invariants that the fault names, it was found by luck.
+        told = run.verdict is Verdict.KILLED and run.expected
+        caught.setdefault(f"{run.fault} {run.digest}", {})[run.seed] = told
     found = []
     for bug in public_bugs().values() if bugs is None else bugs:
         by = cited.get(bug.id, [])
         if bug.not_expressible is not None and by:
             raise InputError(f"{bug.id} is said not to be expressible, and {by[0].id} re-creates it")
-        seen = [verdicts.get(f"{fault.id} {fault.digest}", {}) for fault in by]
+        seen = [caught.get(f"{fault.id} {fault.digest}", {}) for fault in by]
         found.append(Covered(bug, tuple(fault.id for fault in by), _standing(bug, seen)))
     return found
 
 
-def _standing(bug: PublicBug, seen: Sequence[dict[int, Verdict]]) -> Standing:
+def _standing(bug: PublicBug, seen: Sequence[dict[int, bool]]) -> Standing:
     if bug.not_expressible is not None:
         return Standing.NOT_EXPRESSIBLE
     if not seen:
         return Standing.OPEN
-    every = [verdict for one in seen for verdict in one.values()]
-    if any(verdict is not Verdict.KILLED for verdict in every):
+    if not all(told for one in seen for told in one.values()):
         return Standing.MISSED
     return Standing.CAUGHT if all(seen) else Standing.EXPRESSED
 
