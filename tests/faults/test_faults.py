@@ -47,7 +47,7 @@ ALL = list(catalogue().values())
 BY_HAND = ("fork-shares-tail", "truncate-frees-pages", "truncate-keeps-identity")
 
 #: The longest minimal sequence that a plain fault may leave: a request and its unit, twice where the second takes over
-#: what the first left (five steps each, one of them where it takes a copy), and the step that shows it; the rest is luck.
+#: what the first left (five steps each, one more where it takes a copy), and the step that shows it.
 MAX_STEPS = 12
 
 
