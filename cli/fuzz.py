@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from kvcrucible.cli.console import console, print_json, safe, stderr_console, stderr_line
+from kvcrucible.cli.reproduced import write_reproduction
 from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def register(app: typer.Typer) -> None:
             device=device,
         )
         report = _run_with_progress(plan, run)
-        path, trouble = _write_reproduction(report, out)
+        path, trouble = write_reproduction(report.failure, out)
         if trouble is not None:
             stderr_line(trouble)
         if json_output:
@@ -302,18 +303,6 @@ def _run_with_progress(plan: Any, run: Any) -> Report:
 
         finished: Report = run(plan, show)
         return finished
-
-
-def _write_reproduction(report: Report, out: Path) -> tuple[Path | None, str | None]:
-    """Write a failing example; a folder that cannot be written costs the file, never the report."""
-    if report.failure is None:
-        return None, None
-    from kvcrucible.fuzz.reproduction import write
-
-    try:
-        return write(out, report.failure.setting, report.failure.steps, report.failure.violations), None
-    except (OSError, InputError) as error:
-        return None, f"no reproduction was written to {out}: {error}; name another folder with --out"
 
 
 def _status(report: Report) -> ExitStatus:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvcrucible.cli.console import console, print_json, safe, stderr_console, stderr_line
+from kvcrucible.cli.reproduced import write_reproduction
 from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def plan_of(
 def volume_and_print(plan: VolumePlan, jobs: int, out: Path, *, json_output: bool) -> ExitStatus:
     """Run the plan, print what became of it, and return the exit status."""
     report = _run_with_progress(plan, jobs)
-    path, trouble = _write_reproduction(report, out)
+    path, trouble = write_reproduction(report.failure, out)
     if trouble is not None:
         stderr_line(trouble)
     if json_output:
@@ -93,18 +94,6 @@ def _run_with_progress(plan: VolumePlan, jobs: int) -> VolumeReport:
             progress.update(task, completed=report.total.seeds, detail=detail)
 
         return run_volume(plan, jobs, show)
-
-
-def _write_reproduction(report: VolumeReport, out: Path) -> tuple[Path | None, str | None]:
-    """Write a failing example; a folder that cannot be written costs the file, never the report."""
-    if report.failure is None:
-        return None, None
-    from kvcrucible.fuzz.reproduction import write
-
-    try:
-        return write(out, report.failure.setting, report.failure.steps, report.failure.violations), None
-    except (OSError, InputError) as error:
-        return None, f"no reproduction was written to {out}: {error}; name another folder with --out"
 
 
 def _print(screen: Console, report: VolumeReport, path: Path | None) -> None:

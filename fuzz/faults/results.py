@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib import resources
@@ -16,6 +15,7 @@ from kvcrucible.contract.errors import InputError
 from kvcrucible.fuzz.faults.catalogue import every_fault
 from kvcrucible.fuzz.faults.matrix import fault_rows, invariant_rows, matrix_to_plain
 from kvcrucible.fuzz.faults.run import CampaignOptions, FaultRun, Verdict, totals
+from kvcrucible.fuzz.source import source_commit
 
 #: Name and version of the files' form; ``fault_runs.schema.json`` is its schema.
 FORMAT = "kvcrucible.fault-runs/2"
@@ -39,7 +39,7 @@ def results_to_plain(
     rows = fault_rows(runs)
     return {
         "format": FORMAT,
-        "commit": commit_of_this_code(),
+        "commit": source_commit(),
         "options": {
             "examples": options.examples,
             "steps": options.steps,
@@ -111,26 +111,6 @@ def read_results(path: Path) -> KeptRuns:
         for entry in plain["runs"]
     ]
     return KeptRuns(plain["commit"], tuple(runs))
-
-
-def commit_of_this_code() -> str | None:
-    """Return the commit of the checkout that this code is in, ``-dirty`` where it has changes; None outside of one."""
-    # An installed copy may lie within a checkout of something else, which tracks none of it.
-    if _git("ls-files", "--error-unmatch", "catalogue.py") is None:
-        return None
-    return _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-
-
-def _git(*arguments: str) -> str | None:
-    """Return what git says in this package's folder; None where it is not there, refuses or does not answer."""
-    here = str(resources.files("kvcrucible.fuzz.faults"))
-    try:
-        done = subprocess.run(
-            ["git", "-C", here, *arguments], capture_output=True, text=True, check=False, timeout=30
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
 
 
 def _schema() -> Any:

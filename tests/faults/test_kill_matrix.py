@@ -21,7 +21,6 @@ from kvcrucible.fuzz.faults.catalogue import (
 from kvcrucible.fuzz.faults.matrix import fault_rows, invariant_rows, matrix_to_plain
 from kvcrucible.fuzz.faults.results import (
     MAX_BYTES,
-    commit_of_this_code,
     read_results,
     results_to_plain,
     write_results,
@@ -36,6 +35,7 @@ from kvcrucible.fuzz.faults.run import (
     unchanged_trials,
 )
 from kvcrucible.fuzz.setting import Depth
+from kvcrucible.fuzz.source import source_commit
 from kvcrucible.invariants.registry import IDS
 
 #: Two faults: one told by two invariants, under one seed by another first; one told by a single one, late.
@@ -88,7 +88,7 @@ def test_results_survive_being_kept(tmp_path: Path) -> None:
     write_results(path, results_to_plain(RUNS, [], CampaignOptions(seed=2), 2))
     again = read_results(path)
     assert list(again.runs) == RUNS
-    assert again.commit == commit_of_this_code()
+    assert again.commit == source_commit()
     assert not list(path.parent.glob("*.part"))
 
 
