@@ -22,6 +22,9 @@ from kvcrucible.contract.errors import InputError
 from kvcrucible.fuzz.faults.bugs import PublicBug, public_bug
 from kvcrucible.fuzz.setting import Depth
 
+#: Names what is judged as it is, where a child is told which fault to plant.
+NO_FAULT = "none"
+
 #: Name and version of the catalogue's form.
 FORMAT = "kvcrucible.faults/1"
 

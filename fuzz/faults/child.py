@@ -18,11 +18,8 @@ from pathlib import Path
 
 from kvcrucible.contract.errors import ExitStatus
 from kvcrucible.contract.planes import BACKENDS
-from kvcrucible.fuzz.faults.catalogue import fault
+from kvcrucible.fuzz.faults.catalogue import NO_FAULT, fault
 from kvcrucible.fuzz.faults.overlay import plant
-
-#: Names the engine as it is.
-NO_FAULT = "none"
 
 
 def main(arguments: list[str] | None = None) -> ExitStatus:

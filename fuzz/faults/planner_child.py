@@ -15,11 +15,8 @@ import traceback
 from typing import Any
 
 from kvcrucible.contract.errors import ExitStatus
-from kvcrucible.fuzz.faults.catalogue import planner_catalogue, source_of
+from kvcrucible.fuzz.faults.catalogue import NO_FAULT, planner_catalogue, source_of
 from kvcrucible.fuzz.faults.overlay import plant
-
-#: Names the planner as it is.
-NO_FAULT = "none"
 
 #: Questions unless told otherwise; some 50 ms each.
 QUESTIONS = 100

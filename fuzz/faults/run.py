@@ -23,8 +23,7 @@ from typing import Any
 from kvcrucible.contract.errors import CrucibleError, ExitStatus
 from kvcrucible.contract.extras import install_remedy
 from kvcrucible.fuzz.cores import usable_cores
-from kvcrucible.fuzz.faults.catalogue import Fault
-from kvcrucible.fuzz.faults.child import NO_FAULT
+from kvcrucible.fuzz.faults.catalogue import NO_FAULT, Fault
 from kvcrucible.fuzz.faults.planner_child import QUESTIONS
 from kvcrucible.fuzz.kernels.backends import TARGETS
 from kvcrucible.fuzz.kernels.run import KernelPlan, run_target, target_of

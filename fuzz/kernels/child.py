@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING
 
 from kvcrucible.contract.errors import ExitStatus
 from kvcrucible.contract.profiles import PROFILES
+from kvcrucible.fuzz.faults.catalogue import NO_FAULT
 from kvcrucible.fuzz.faults.overlay import plant
 from kvcrucible.fuzz.kernels.cells import CLASSES, KERNELS, all_cells, pairwise
 
 if TYPE_CHECKING:
     from kvcrucible.fuzz.kernels.campaign import KernelReport
-
-#: Names the kernels as they are.
-NO_FAULT = "none"
 
 
 def main(arguments: list[str] | None = None) -> ExitStatus:

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from kvcrucible.contract.errors import CrucibleError, ExitStatus
-from kvcrucible.fuzz.faults.catalogue import Fault
+from kvcrucible.fuzz.faults.catalogue import NO_FAULT, Fault
 from kvcrucible.fuzz.kernels.backends import TARGETS, Target, why_not
 from kvcrucible.fuzz.kernels.cells import KERNELS, all_cells
-from kvcrucible.fuzz.kernels.child import NO_FAULT
 
 #: Characters of a lost child's last words that are shown.
 _LAST_WORDS = 2_000
