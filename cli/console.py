@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import sys
 from typing import Any
 
@@ -16,6 +17,9 @@ from rich.markup import escape
 
 #: Longest piece of foreign text that is shown; a hostile line could be megabytes.
 MAX_SHOWN_CHARACTERS = 2_000
+
+#: Seeds that are drawn when none is given are below this: short enough to be typed again.
+_SEED_LIMIT = 1_000_000
 
 #: Columns where output goes to a file, a pipe or a CI log, which have no width of their own: at the 80 of a terminal
 #: that does not tell, tables of a dozen columns fold letter by letter.  ``COLUMNS`` sets another.
@@ -55,6 +59,11 @@ def stderr_console() -> Console:
 def stderr_line(text: str) -> None:
     """Write one plain line to standard error."""
     sys.stderr.write(visible(text) + "\n")
+
+
+def seed_or_drawn(seed: int | None) -> int:
+    """Return ``seed``, or one that is drawn where none was given; what uses it prints it."""
+    return secrets.randbelow(_SEED_LIMIT) if seed is None else seed
 
 
 def print_json(value: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from kvcrucible.cli.console import console, print_json, safe, stderr_console, stderr_line
+from kvcrucible.cli.console import console, print_json, safe, seed_or_drawn, stderr_console, stderr_line
 from kvcrucible.cli.reproduced import write_reproduction
 from kvcrucible.contract.errors import ExitStatus, InputError
 
@@ -32,9 +31,6 @@ _PAIRS_SHOWN = 12
 
 #: Examples of each cell of a kernel campaign unless told otherwise.
 _EXAMPLES_A_CELL = 3
-
-#: Largest seed that is drawn when none is given; short enough to be typed again.
-_SEED_LIMIT = 1_000_000
 
 
 def register(app: typer.Typer) -> None:
@@ -105,7 +101,7 @@ def register(app: typer.Typer) -> None:
         json_output: bool = typer.Option(False, "--json", help="Print the report as JSON."),
     ) -> None:
         """Drive an engine and the reference in lock step until something differs, or all examples held."""
-        seed = secrets.randbelow(_SEED_LIMIT) if seed is None else seed
+        seed = seed_or_drawn(seed)
         other = {
             "--engine": engine != "paged",
             "--depth": depth not in ("both", "payload"),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from kvcrucible.cli.console import console, print_json, safe, stderr_console
+from kvcrucible.cli.console import console, print_json, safe, seed_or_drawn, stderr_console
 from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
 
 #: Workloads that each cheater gets at most, and seeds in which each honest engine has to hold.
 _CHEATER_SEEDS, _HONEST_SEEDS = 300, 10_000
-
-#: Largest seed that is drawn when none is given; short enough to be typed again.
-_SEED_LIMIT = 1_000_000
 
 
 def register(app: typer.Typer) -> None:
@@ -88,7 +84,7 @@ def cheaters(
     from kvcrucible.fuzz.cheaters.trial import trial
     from kvcrucible.fuzz.setting import Depth
 
-    seed = secrets.randbelow(_SEED_LIMIT) if seed is None else seed
+    seed = seed_or_drawn(seed)
     cases = Cases(seed, seeds)
     trials: list[tuple[Trial, tuple[str, ...]]] = []
     with stderr_console().status("putting cheaters before the judge", spinner="line"):
@@ -123,7 +119,7 @@ def honest(
     from kvcrucible.fuzz.cheaters.orders import ORDERS
     from kvcrucible.fuzz.volume import VolumePlan, run_volume, volume_to_plain
 
-    seed = secrets.randbelow(_SEED_LIMIT) if seed is None else seed
+    seed = seed_or_drawn(seed)
     with stderr_console().status("putting honest engines before the judge", spinner="line"):
         reports: list[VolumeReport] = []
         for name in ORDERS:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from kvcrucible.cli.console import console, print_json, safe, stderr_console, stderr_line
+from kvcrucible.cli.console import console, print_json, safe, seed_or_drawn, stderr_console, stderr_line
 from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
 
 #: Cells that have to be rolled back unless told otherwise: the figure that is published.
 _DEFAULT_CELLS = 20_000
-
-#: Largest seed that is drawn when none is given; short enough to be typed again.
-_SEED_LIMIT = 1_000_000
 
 
 def register(app: typer.Typer) -> None:
@@ -52,7 +48,7 @@ def register(app: typer.Typer) -> None:
         from kvcrucible.fuzz.nth_failure.reproduction import write
 
         keep_out_of_the_working_folder()
-        report = _run(secrets.randbelow(_SEED_LIMIT) if seed is None else seed, cells, seconds)
+        report = _run(seed_or_drawn(seed), cells, seconds)
         path = None
         if report.failure is not None:
             try:
