@@ -87,6 +87,10 @@ def register(app: typer.Typer) -> None:
             help="Examples to run, at least: 300, or 200 in each configuration of --matrix, or 3 in each cell of "
             "--kernels. From 300 on up to four times as many where coverage goals are missed.",
         ),
+        goals: bool = typer.Option(
+            True,
+            help="Hold a campaign of 300 examples or more to its coverage goals; a part of one is not whole.",
+        ),
         steps: int = typer.Option(60, min=1, max=1000, help="Most rules in one example."),
         seed: int | None = typer.Option(None, min=0, help="Seed; drawn and printed when not given."),
         seconds: float | None = typer.Option(
@@ -109,6 +113,7 @@ def register(app: typer.Typer) -> None:
             "--host": host != "any",
             "--device": device != "cpu",
             "--database": database is not None,
+            "--no-goals": not goals,
         }
         of_raw = {
             "--seeds": seeds is not None,
@@ -133,6 +138,7 @@ def register(app: typer.Typer) -> None:
                 "--matrix": matrix,
                 "--examples": examples is not None,
                 "--database": database is not None,
+                "--no-goals": not goals,
                 "--backend": backend != "any",
             }
             _leave_out("--raw runs seeds at ledger depth", refused)
@@ -175,6 +181,7 @@ def register(app: typer.Typer) -> None:
             _hosts(host),
             _capacities(capacity_at),
             device=device,
+            held_to_goals=goals,
         )
         report = _run_with_progress(plan, run)
         path, trouble = write_reproduction(report.failure, out)

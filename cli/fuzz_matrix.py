@@ -11,7 +11,7 @@ from kvcrucible.contract.errors import ExitStatus
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kvcrucible.fuzz.matrix import MatrixPlan, MatrixReport
+    from kvcrucible.fuzz.matrix import Cell, MatrixPlan, MatrixReport
 
 
 def run_and_print(
@@ -37,7 +37,15 @@ def _run_with_progress(plan: MatrixPlan, jobs: int) -> MatrixReport:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=stderr_console(), transient=True) as progress:
         task = progress.add_task("configurations", total=len(plan.configurations))
-        return run_matrix(plan, jobs, lambda _: progress.advance(task))
+
+        def through(cell: Cell) -> None:
+            tried = (cell.report or {}).get("examples", 0)
+            progress.console.print(
+                f"{cell.configuration.name}: {cell.status.name.lower()}, {tried} examples, {cell.seconds:.0f} s"
+            )
+            progress.advance(task)
+
+        return run_matrix(plan, jobs, through)
 
 
 def _print(screen: Console, report: MatrixReport) -> None:

@@ -91,7 +91,10 @@ def _volume(options: argparse.Namespace) -> ExitStatus:
     from kvcrucible.fuzz.volume import VolumePlan, run_volume, volume_to_plain
 
     # In this process alone: another one would not have the fault.
-    report = run_volume(VolumePlan(first_seed=options.seed, seeds=options.raw, rules=options.steps))
+    plan = VolumePlan(
+        first_seed=options.seed, seeds=options.raw, rules=options.steps, shrink=not options.no_shrink
+    )
+    report = run_volume(plan)
     path = None
     if report.failure is not None and options.out is not None:
         path = write(options.out, report.failure.setting, report.failure.steps, report.failure.violations)

@@ -18,7 +18,7 @@ from kvcrucible.fuzz.faults.run import CampaignOptions, FaultRun, Verdict, total
 from kvcrucible.fuzz.source import source_commit
 
 #: Name and version of the files' form; ``fault_runs.schema.json`` is its schema.
-FORMAT = "kvcrucible.fault-runs/2"
+FORMAT = "kvcrucible.fault-runs/3"
 
 #: Bytes of the largest file that is read: some ten thousand campaigns.
 MAX_BYTES = 1 << 24
@@ -46,25 +46,13 @@ def results_to_plain(
             "seed": options.seed,
             "seeds": seeds,
             "shrink": options.shrink,
+            "raw_seeds": options.raw_seeds,
         },
         **totals(runs),
         "matrix": matrix_to_plain(rows, invariant_rows(rows, every_fault().values())),
         "runs": [asdict(run) for run in runs],
         "unchanged": [asdict(run) for run in unchanged],
     }
-
-
-def write_results(path: Path, plain: dict[str, Any]) -> None:
-    """Write results to ``path``, whole or not at all; raises ``InputError`` where that cannot be."""
-    beside = path.with_name(f"{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(
-            json.dumps(plain, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8"
-        )
-        beside.replace(path)
-    except OSError as error:
-        raise InputError(f"results cannot be written to {path}: {error.strerror}") from error
 
 
 def read_results(path: Path) -> KeptRuns:

@@ -1,5 +1,8 @@
 """Runs campaigns against planted faults, each in a child process, and says which were killed.
 
+Against a fault of ledger depth that is a block of seeds of the raw loop, which finds and shrinks several times as fast
+as a campaign of Hypothesis; against one of payload depth, and everywhere on demand, it is such a campaign.
+
 Killed means that the campaign reported a violation.  A child that crashes, hangs or loses its anchor is none of the
 verdicts that count as killed: a judge that falls over proves nothing.
 """
@@ -36,6 +39,12 @@ CHILD_SECONDS = 300
 #: How many times as long by the clock: a child that sleeps takes no processor time.
 CLOCK_FACTOR = 10
 
+#: Seeds of the raw loop that one campaign runs against a fault of ledger depth: half a minute on an engine that holds.
+RAW_SEEDS = 1_500
+
+#: What drives the engine.
+RAW, HYPOTHESIS = "raw", "hypothesis"
+
 #: Children that run at a time unless told otherwise: each holds a core and, at payload depth, torch.
 DEFAULT_JOBS = 2
 
@@ -68,6 +77,8 @@ class FaultRun:
     names one of either.  ``examples``, ``steps``: what was tried until a failure was first seen; ``length``: steps of
     the minimal example, None where nothing was shrunk.  ``depth`` is ``kernels`` or ``planner`` for a fault of that
     part, whose tries are cases of one kernel call, or questions, and have no steps.  ``digest`` is the fault's own.
+    ``driver``: ``RAW``, whose tries are seeds, or ``HYPOTHESIS``, whose tries are examples; None where no engine is
+    driven.
     """
 
     fault: str
@@ -83,6 +94,7 @@ class FaultRun:
     length: int | None = None
     reproduction: str | None = None
     note: str = ""
+    driver: str | None = None
 
     @property
     def fired(self) -> tuple[str, ...]:
@@ -95,6 +107,8 @@ class CampaignOptions:
     """How each child's campaign runs; ``seconds`` of processor time: after which it counts as hung.
 
     ``shrink``: whether what fails is made minimal, which takes most of the time of a campaign that finds a fault.
+    ``raw_seeds``: how many seeds of the raw loop stand for a campaign at ledger depth, from ``seed`` times as many on;
+    0 for a campaign of Hypothesis.
     """
 
     examples: int = 300
@@ -103,6 +117,7 @@ class CampaignOptions:
     out: Path | None = None
     seconds: float = CHILD_SECONDS
     shrink: bool = True
+    raw_seeds: int = RAW_SEEDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +179,19 @@ def run_trial(trial: Trial) -> FaultRun:
     expects = () if trial.fault is None else trial.fault.expects
     digest = "" if trial.fault is None else trial.fault.digest
     depth = trial.depth.value if trial.target is None else PLANNER if trial.target == PLANNER else "kernels"
-    blank = FaultRun(name, depth, trial.options.seed, Verdict.NOT_RUN, digest)
+    driver = None if trial.target is not None else RAW if _is_raw(trial) else HYPOTHESIS
+    blank = FaultRun(name, depth, trial.options.seed, Verdict.NOT_RUN, digest, driver=driver)
     if trial.depth is Depth.PAYLOAD and find_spec("torch") is None:
         return replace(blank, note=f"payload depth needs torch: {install_remedy('engine')}")
     if trial.target == PLANNER:
         return _planner_run(blank, expects, trial.options)
     if trial.target is not None:
         return _kernel_run(blank, trial, trial.target)
-    return _judge(blank, expects, _start(name, trial.depth, trial.options), trial.options.shrink)
+    return _judge(blank, expects, _start(name, trial), trial.options.shrink)
+
+
+def _is_raw(trial: Trial) -> bool:
+    return trial.depth is Depth.LEDGER and trial.options.raw_seeds > 0
 
 
 def _planner_run(blank: FaultRun, expects: Sequence[str], options: CampaignOptions) -> FaultRun:
@@ -261,16 +281,14 @@ def totals(runs: Sequence[FaultRun]) -> dict[str, Any]:
     }
 
 
-def _start(name: str, depth: Depth, options: CampaignOptions) -> subprocess.CompletedProcess[str] | None:
-    command = [sys.executable, "-m", "kvcrucible.fuzz.faults.child", name, "--depth", depth.value]
-    command += [
-        "--examples",
-        str(options.examples),
-        "--steps",
-        str(options.steps),
-        "--seed",
-        str(options.seed),
-    ]
+def _start(name: str, trial: Trial) -> subprocess.CompletedProcess[str] | None:
+    options = trial.options
+    command = [sys.executable, "-m", "kvcrucible.fuzz.faults.child", name, "--steps", str(options.steps)]
+    if _is_raw(trial):
+        command += ["--raw", str(options.raw_seeds), "--seed", str(options.seed * options.raw_seeds)]
+    else:
+        command += ["--depth", trial.depth.value, "--examples", str(options.examples)]
+        command += ["--seed", str(options.seed)]
     if options.out is not None:
         command += ["--out", str(options.out)]
     if not options.shrink:
