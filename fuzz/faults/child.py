@@ -118,11 +118,16 @@ def _reproduce(path: Path) -> ExitStatus:
     return ExitStatus.HELD
 
 
-if __name__ == "__main__":
+def guarded(arguments: list[str] | None = None) -> ExitStatus:
+    """Carry out the command line whatever it raises: Python's own status for an uncaught exception is 1, which here
+    means that an invariant is broken.
+    """
     try:
-        status = main()
+        return main(arguments)
     except Exception:
-        # Python's own status for an uncaught exception is 1, which here means that an invariant is broken.
         traceback.print_exc()
-        status = ExitStatus.INTERNAL
-    sys.exit(status)
+        return ExitStatus.INTERNAL
+
+
+if __name__ == "__main__":
+    sys.exit(guarded())

@@ -16,10 +16,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
+from queue import SimpleQueue
 from statistics import median
 from typing import Any
 
@@ -28,6 +30,7 @@ from kvcrucible.contract.extras import install_remedy
 from kvcrucible.fuzz.cores import usable_cores
 from kvcrucible.fuzz.faults.catalogue import NO_FAULT, Fault
 from kvcrucible.fuzz.faults.planner_child import QUESTIONS
+from kvcrucible.fuzz.forking import ForkServer
 from kvcrucible.fuzz.kernels.backends import TARGETS
 from kvcrucible.fuzz.kernels.run import KernelPlan, run_target, target_of
 from kvcrucible.fuzz.setting import Depth
@@ -41,6 +44,9 @@ CLOCK_FACTOR = 10
 
 #: Seeds of the raw loop that one campaign runs against a fault of ledger depth: half a minute on an engine that holds.
 RAW_SEEDS = 1_500
+
+#: What forks the children of ledger depth.
+SERVER = "kvcrucible.fuzz.faults.server"
 
 #: What drives the engine.
 RAW, HYPOTHESIS = "raw", "hypothesis"
@@ -162,19 +168,30 @@ def run_trials(
     trials: Sequence[Trial], jobs: int = DEFAULT_JOBS, on_done: Callable[[FaultRun], None] | None = None
 ) -> list[FaultRun]:
     """Run campaigns, at most ``jobs`` and no more than this process has cores at a time; results in the given order."""
+    jobs = max(1, min(jobs, usable_cores()))
+    idle: SimpleQueue[ForkServer] = SimpleQueue()
 
     def one(trial: Trial) -> FaultRun:
-        done = run_trial(trial)
+        server = idle.get()
+        try:
+            done = run_trial(trial, server)
+        finally:
+            idle.put(server)
         if on_done is not None:
             on_done(done)
         return done
 
-    with ThreadPoolExecutor(max(1, min(jobs, usable_cores()))) as pool:
+    with ThreadPoolExecutor(jobs) as pool, ExitStack() as servers:
+        for _ in range(jobs):
+            idle.put(servers.enter_context(ForkServer(SERVER)))
         return list(pool.map(one, trials))
 
 
-def run_trial(trial: Trial) -> FaultRun:
-    """Run one campaign in a child process and judge how the child ended."""
+def run_trial(trial: Trial, server: ForkServer | None = None) -> FaultRun:
+    """Run one campaign in a child process and judge how the child ended.
+
+    At ledger depth ``server`` forks the child; elsewhere, and without a server, it is a fresh interpreter.
+    """
     name = NO_FAULT if trial.fault is None else trial.fault.id
     expects = () if trial.fault is None else trial.fault.expects
     digest = "" if trial.fault is None else trial.fault.digest
@@ -187,7 +204,7 @@ def run_trial(trial: Trial) -> FaultRun:
         return _planner_run(blank, expects, trial.options)
     if trial.target is not None:
         return _kernel_run(blank, trial, trial.target)
-    return _judge(blank, expects, _start(name, trial), trial.options.shrink)
+    return _judge(blank, expects, _start(name, trial, server), trial.options.shrink)
 
 
 def _is_raw(trial: Trial) -> bool:
@@ -281,9 +298,11 @@ def totals(runs: Sequence[FaultRun]) -> dict[str, Any]:
     }
 
 
-def _start(name: str, trial: Trial) -> subprocess.CompletedProcess[str] | None:
+def _start(
+    name: str, trial: Trial, server: ForkServer | None
+) -> subprocess.CompletedProcess[str] | CrucibleError | None:
     options = trial.options
-    command = [sys.executable, "-m", "kvcrucible.fuzz.faults.child", name, "--steps", str(options.steps)]
+    command = [name, "--steps", str(options.steps)]
     if _is_raw(trial):
         command += ["--raw", str(options.raw_seeds), "--seed", str(options.seed * options.raw_seeds)]
     else:
@@ -295,19 +314,41 @@ def _start(name: str, trial: Trial) -> subprocess.CompletedProcess[str] | None:
         command.append("--no-shrink")
     command += ["--processor-seconds", str(math.ceil(options.seconds))]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=CLOCK_FACTOR * options.seconds
+        done = _end_of_child(
+            command, CLOCK_FACTOR * options.seconds, server if trial.depth is Depth.LEDGER else None
         )
     except subprocess.TimeoutExpired:
         return None
+    except CrucibleError as gone:
+        return gone
     return None if done.returncode == -signal.SIGXCPU else done
 
 
+def _end_of_child(
+    command: list[str], seconds: float, server: ForkServer | None
+) -> subprocess.CompletedProcess[str]:
+    """Return how a child ended; raises ``TimeoutExpired``, or ``CrucibleError`` for a server that is gone."""
+    if server is None:
+        return subprocess.run(
+            [sys.executable, "-m", "kvcrucible.fuzz.faults.child", *command],
+            capture_output=True, text=True, check=False, timeout=seconds,
+        )  # fmt: skip
+    told = server.ask({"arguments": command, "seconds": seconds})
+    if told["returncode"] is None:
+        raise subprocess.TimeoutExpired(command, seconds)
+    return subprocess.CompletedProcess(command, told["returncode"], told["stdout"], told["stderr"])
+
+
 def _judge(
-    blank: FaultRun, expects: Sequence[str], done: subprocess.CompletedProcess[str] | None, shrunk: bool
+    blank: FaultRun,
+    expects: Sequence[str],
+    done: subprocess.CompletedProcess[str] | CrucibleError | None,
+    shrunk: bool,
 ) -> FaultRun:
     if done is None:
         return replace(blank, verdict=Verdict.HUNG, note="the child did not end in time")
+    if isinstance(done, CrucibleError):
+        return replace(blank, verdict=Verdict.LOST, note=str(done))
     lost = replace(blank, verdict=Verdict.LOST, note=done.stderr.strip()[-_LAST_WORDS:])
     if done.returncode not in (ExitStatus.HELD, ExitStatus.VIOLATION):
         return lost
