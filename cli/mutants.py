@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from kvcrucible.cli.console import console, print_json, safe, stderr_console
+from kvcrucible.cli.console import console, print_json, safe
 from kvcrucible.cli.faults import require_writable
 from kvcrucible.cli.optional import require_modules
+from kvcrucible.cli.progress import progress_bar
 from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
@@ -130,8 +131,6 @@ def status_of(sums: dict[str, Any], held: MutantRun | None) -> ExitStatus:
 def _judge(
     chosen: Sequence[Mutant], budget: Budget, jobs: int, out: Path | None, again: frozenset[Any]
 ) -> dict[str, MutantRun]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from kvcrucible.fuzz.mutants.results import ResultsFile, to_do
     from kvcrucible.fuzz.mutants.run import run_mutants
 
@@ -142,8 +141,7 @@ def _judge(
     there = {} if file is None else dict(file.runs)
     left = to_do(chosen, there, again)
     by_id = {one.id: one for one in left}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr_console(), transient=True) as progress:
+    with progress_bar() as progress:
         task = progress.add_task("mutants", total=len(left))
 
         def keep(run: MutantRun) -> None:
