@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvcrucible.cli.console import stderr_line
+from kvcrucible.cli.given import given_options
 from kvcrucible.contract.errors import InputError
 
 if TYPE_CHECKING:
@@ -58,13 +59,10 @@ def mode_of(*, kernels: bool, matrix: bool, raw: bool, bench: bool) -> Mode:
 def refuse_unused(context: typer.Context, mode: Mode) -> None:
     """Raise ``InputError``, which names all of them, where options were given that ``mode`` does not take."""
     unused = []
-    for option in context.command.params:
-        name = option.name or ""
-        source = context.get_parameter_source(name)
-        if source is None or source.name != "COMMANDLINE" or name in mode.takes:
-            continue
-        takers = [one for one in MODES if name in one.takes and not (one is BENCH and name in RAW.takes)]
-        unused.append(f"{option.opts[0]} (of {', '.join(one.name for one in takers)})")
+    for name, typed in given_options(context):
+        if name not in mode.takes:
+            takers = [one for one in MODES if name in one.takes and not (one is BENCH and name in RAW.takes)]
+            unused.append(f"{typed} (of {', '.join(one.name for one in takers)})")
     if unused:
         them = "them" if len(unused) > 1 else "it"
         raise InputError(f"{mode.name} does not take {', '.join(unused)}; leave {them} out")

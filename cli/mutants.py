@@ -164,20 +164,27 @@ def _all() -> list[Mutant]:
 
 
 def _find(ids: Sequence[str]) -> list[Mutant]:
-    require_modules("mutants", "libcst", "mutmut")
-    from kvcrucible.fuzz.mutants.generate import mutants_of
     from kvcrucible.fuzz.mutants.subjects import ENGINE, subjects
 
-    found, known = [], subjects()
+    modules = {name: f"{ENGINE}.{name.split(':')[0]}" for name in ids}
+    known = subjects()
+    for name, module in modules.items():
+        if module not in known:
+            raise _no_mutant(name)
+    require_modules("mutants", "libcst", "mutmut")
+    from kvcrucible.fuzz.mutants.generate import mutants_of
+
+    found = []
     for name in ids:
-        module = f"{ENGINE}.{name.split(':')[0]}"
-        there = [one for one in mutants_of(module) if one.id == name] if module in known else []
+        there = [one for one in mutants_of(modules[name]) if one.id == name]
         if not there:
-            raise InputError(
-                f"there is no mutant {name!r:.120}; `kvcrucible mutants list --json` has them all"
-            )
+            raise _no_mutant(name)
         found += there
     return found
+
+
+def _no_mutant(name: str) -> InputError:
+    return InputError(f"there is no mutant {name!r:.120}; `kvcrucible mutants list --json` has them all")
 
 
 def _verdicts(names: Sequence[str]) -> frozenset[Any]:
