@@ -31,15 +31,16 @@ def bench_decode(
     Status 5 where the kernels cannot be compiled.
     """
     from kvcrucible.cli.optional import require_modules
-
-    require_modules("engine", "torch", "numpy")
-    import torch
-
-    from kvcrucible.perf.decode_bench import PROFILES, Shape, machine, measure
+    from kvcrucible.perf.decode_profiles import PROFILES
 
     unknown = [name for name in profile if name not in PROFILES]
     if unknown:
         raise InputError(f"no contiguous attention holds {unknown[0]!r:.60}; use {' or '.join(PROFILES)}")
+    require_modules("engine", "torch", "numpy")
+    import torch
+
+    from kvcrucible.perf.decode_bench import Shape, machine, measure
+
     if threads:
         torch.set_num_threads(threads)
     where = machine()

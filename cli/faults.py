@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from kvcrucible.cli.console import console, print_json, safe, stderr_console
+from kvcrucible.cli.console import console, print_json, safe
+from kvcrucible.cli.progress import progress_bar
 from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
@@ -166,12 +167,9 @@ def require_writable(out: Path) -> None:
 
 
 def _run_with_progress(trials: list[Trial], jobs: int) -> list[FaultRun]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from kvcrucible.fuzz.faults.run import run_trials
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr_console(), transient=True) as progress:
+    with progress_bar() as progress:
         task = progress.add_task("campaigns", total=len(trials))
         return run_trials(trials, jobs, lambda _: progress.advance(task))
 

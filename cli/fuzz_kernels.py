@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from kvcrucible.cli.console import console, print_json, safe, stderr_console, stderr_line
-from kvcrucible.contract.errors import InputError
+from kvcrucible.contract.errors import ExitStatus, InputError
+
+if TYPE_CHECKING:
+    from kvcrucible.fuzz.kernels.run import KernelPlan
 
 
-def fuzz_kernels(
-    backend: str, profile: str, examples: int, seed: int, seconds: float | None, out: Path, as_json: bool
-) -> NoReturn:
-    """Run kernel campaigns and leave with their common exit status; ``backend``: a target's name, or any."""
+def kernels_and_print(backend: str, plan: KernelPlan, out: Path, *, json_output: bool) -> ExitStatus:
+    """Run kernel campaigns, print what became of them, and return their common exit status.
+
+    ``backend``: a target's name, or any.  Raises ``InputError`` for an unknown one, ``NotRunError`` without torch.
+    """
     from kvcrucible.cli.optional import require_modules
-    from kvcrucible.contract.profiles import storage_profile
     from kvcrucible.fuzz.kernels.backends import TARGETS
-    from kvcrucible.fuzz.kernels.run import KernelPlan, run_target, status_of
+    from kvcrucible.fuzz.kernels.run import run_target, status_of
 
-    require_modules("engine", "torch", "numpy")
     if backend != "any" and backend not in TARGETS:
-        raise InputError(f"unknown kernel back-end {safe(backend)!r}; use {', '.join(TARGETS)} or any")
-    profiles = () if profile == "any" else (storage_profile(profile).name,)
+        raise InputError(f"unknown kernel back-end {backend!r:.100}; use {', '.join(TARGETS)} or any")
+    require_modules("engine", "torch", "numpy")
     chosen = list(TARGETS.values()) if backend == "any" else [TARGETS[backend]]
     reports = []
     for target in chosen:
@@ -32,15 +33,14 @@ def fuzz_kernels(
             def show(name: str, done: int, cells: int, spinner: Any = spinner) -> None:
                 spinner.update(f"fuzzing kernels on {name}: {done} of {cells} cells")
 
-            plan = KernelPlan(examples, seed, seconds, profiles=profiles, on_progress=show)
-            reports.append(run_target(target, plan))
+            reports.append(run_target(target, replace(plan, on_progress=show)))
     paths = [_keep(report, out) for report in reports]
-    if as_json:
+    if json_output:
         print_json({"kernels": reports})
     else:
         for report, path in zip(reports, paths, strict=True):
             _show(report, path)
-    raise typer.Exit(status_of(reports))
+    return status_of(reports)
 
 
 def _keep(report: dict[str, Any], out: Path) -> Path | None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvcrucible.cli.console import console, print_json, safe, stderr_console, stderr_line
+from kvcrucible.cli.console import console, print_json, safe, stderr_line
+from kvcrucible.cli.fuzz_tables import print_counts, print_failure
+from kvcrucible.cli.progress import progress_bar
 from kvcrucible.cli.reproduced import write_reproduction
-from kvcrucible.contract.errors import ExitStatus, InputError
+from kvcrucible.contract.errors import ExitStatus
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kvcrucible.fuzz.rates import Rates
+    from kvcrucible.fuzz.rates import FailedMeanwhile, Rates
     from kvcrucible.fuzz.volume import VolumePlan, VolumeReport
 
 
@@ -26,11 +28,10 @@ def plan_of(
     hosts: tuple[bool, ...],
 ) -> VolumePlan:
     """Return the plan that the options ask for; raises ``InputError`` for an unknown engine."""
-    from kvcrucible.fuzz.adapters.registry import ENGINES
+    from kvcrucible.fuzz.adapters.registry import builder_of
     from kvcrucible.fuzz.volume import DEFAULT_SEEDS, VolumePlan
 
-    if engine not in ENGINES:
-        raise InputError(f"unknown engine {safe(engine)!r}; known: {', '.join(sorted(ENGINES))}")
+    builder_of(engine)
     if seeds is None and seconds is None:
         seeds = DEFAULT_SEEDS
     return VolumePlan(engine, first_seed, seeds, seconds, rules, backends=backends, hosts=hosts)
@@ -60,13 +61,17 @@ def status_of(report: VolumeReport) -> ExitStatus:
     return ExitStatus.HELD if report.cut_short is None and report.total.seeds else ExitStatus.INCONCLUSIVE
 
 
-def bench_and_print(plan: VolumePlan, *, json_output: bool) -> ExitStatus:
-    """Measure, and print the rates, their ratio and the profile."""
+def bench_and_print(plan: VolumePlan, out: Path, *, json_output: bool) -> ExitStatus:
+    """Measure, and print the rates, their ratio and the profile; or what failed meanwhile."""
     from kvcrucible.fuzz.campaign import keep_out_of_the_working_folder
-    from kvcrucible.fuzz.rates import DEFAULT_ROUNDS, measure
+    from kvcrucible.fuzz.rates import DEFAULT_ROUNDS, FailedMeanwhile, measure
 
     keep_out_of_the_working_folder()
-    rates = measure(plan, on_round=lambda done: stderr_line(f"round {done} of {DEFAULT_ROUNDS}"))
+    try:
+        rates = measure(plan, on_round=lambda done: stderr_line(f"round {done} of {DEFAULT_ROUNDS}"))
+    except FailedMeanwhile as found:
+        _print_failed(found, plan, out, json_output=json_output)
+        return ExitStatus.VIOLATION
     if json_output:
         print_json(rates.to_plain())
     else:
@@ -74,19 +79,27 @@ def bench_and_print(plan: VolumePlan, *, json_output: bool) -> ExitStatus:
     return ExitStatus.HELD
 
 
-def _run_with_progress(plan: VolumePlan, jobs: int) -> VolumeReport:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+def _print_failed(found: FailedMeanwhile, plan: VolumePlan, out: Path, *, json_output: bool) -> None:
+    from kvcrucible.fuzz.rates import failed_to_plain
 
+    path, trouble = write_reproduction(found.failure, out)
+    if trouble is not None:
+        stderr_line(trouble)
+    if json_output:
+        print_json(failed_to_plain(found, None if path is None else str(path)))
+        return
+    screen = console()
+    print_failure(screen, found.failure, path)
+    screen.print(
+        f"[bold]VIOLATION[/bold]: {safe(found.where)}; nothing was measured; engine {safe(plan.engine)}, "
+        f"seed {plan.first_seed}"
+    )
+
+
+def _run_with_progress(plan: VolumePlan, jobs: int) -> VolumeReport:
     from kvcrucible.fuzz.volume import run_volume
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[detail]}"),
-    )
-    with Progress(*columns, console=stderr_console(), transient=True) as progress:
+    with progress_bar(detail=True) as progress:
         task = progress.add_task(f"seeds of {safe(plan.engine)}", total=plan.seeds, detail="")
 
         def show(report: VolumeReport) -> None:
@@ -97,8 +110,6 @@ def _run_with_progress(plan: VolumePlan, jobs: int) -> VolumeReport:
 
 
 def _print(screen: Console, report: VolumeReport, path: Path | None) -> None:
-    from kvcrucible.cli.fuzz import print_counts, print_failure
-
     plan, total = report.plan, report.total
     print_counts(screen, "operations by kind", total.tally.operations)
     print_counts(screen, "refusals by kind", total.tally.refusals)

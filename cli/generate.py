@@ -46,7 +46,7 @@ def generate(
 
     With --compare the run also forks and cuts the sequence in the middle of a page. Status 1 on a disagreement.
     """
-    from kvcrucible.cli.optional import require_modules
+    from kvcrucible.cli.optional import require_file, require_modules
     from kvcrucible.engine.model.fetch import require_model
 
     if page_size not in PAGE_SIZES:
@@ -55,6 +55,8 @@ def generate(
         raise InputError(f"--temperature {temperature}: use a finite number from 0 on")
     if len(prompt) > MAX_PROMPT_CHARACTERS:
         raise InputError(f"the prompt has {len(prompt):,} characters, more than {MAX_PROMPT_CHARACTERS:,}")
+    if model is not None:
+        require_file(model)
     require_modules("model", "numpy", "torch", "gguf", "tokenizers")
     path = model if model is not None else require_model()
     import torch

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from kvcrucible.cli.given import was_given
+from kvcrucible.contract.errors import ExitStatus, InputError
+
 if TYPE_CHECKING:
     from kvcrucible.perf.kernel_table import KernelTable
 
@@ -16,6 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 def kernels(
+    context: typer.Context,
     arch: list[str] = typer.Option(
         ["sm_90"], "--arch", help="Target: sm_80, sm_90, sm_100, gfx942; may be repeated."
     ),
@@ -33,11 +37,15 @@ def kernels(
     """
     from kvcrucible.cli.console import print_json
     from kvcrucible.cli.optional import require_modules
-    from kvcrucible.contract.errors import ExitStatus
     from kvcrucible.contract.profiles import storage_profile
+    from kvcrucible.perf.kernel_table import require_target
 
-    require_modules("triton", "torch", "triton")
+    for target in arch:
+        require_target(target)
     profiles = [storage_profile(name).name for name in profile]
+    if tune and (unused := [option for option in ("--arch", "--json") if was_given(context, option)]):
+        raise InputError(f"--tune times the GPU here and prints a table; leave {' and '.join(unused)} out")
+    require_modules("triton", "torch", "triton")
     if tune:
         _tune(profiles)
         return

@@ -52,10 +52,11 @@ def info(
     as_json: bool = typer.Option(False, "--json", help="Write the description as JSON."),
 ) -> None:
     """Describe the model: architecture, layers, heads, dimensions, licence, quantisation."""
-    from kvcrucible.cli.optional import require_modules
+    from kvcrucible.cli.optional import require_file, require_modules
     from kvcrucible.engine.model.fetch import require_model
 
     where = file if file is not None else require_model()
+    require_file(where)
     require_modules("model", "numpy", "gguf")
     from kvcrucible.engine.model.gguf_file import open_gguf
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from kvcrucible.cli.console import console, print_json, safe, stderr_console
+from kvcrucible.cli.console import console, print_json, safe
 from kvcrucible.cli.faults import require_writable
 from kvcrucible.cli.optional import require_modules
+from kvcrucible.cli.progress import progress_bar
 from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
@@ -130,8 +131,6 @@ def status_of(sums: dict[str, Any], held: MutantRun | None) -> ExitStatus:
 def _judge(
     chosen: Sequence[Mutant], budget: Budget, jobs: int, out: Path | None, again: frozenset[Any]
 ) -> dict[str, MutantRun]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from kvcrucible.fuzz.mutants.results import ResultsFile, to_do
     from kvcrucible.fuzz.mutants.run import run_mutants
 
@@ -142,8 +141,7 @@ def _judge(
     there = {} if file is None else dict(file.runs)
     left = to_do(chosen, there, again)
     by_id = {one.id: one for one in left}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr_console(), transient=True) as progress:
+    with progress_bar() as progress:
         task = progress.add_task("mutants", total=len(left))
 
         def keep(run: MutantRun) -> None:
@@ -166,20 +164,27 @@ def _all() -> list[Mutant]:
 
 
 def _find(ids: Sequence[str]) -> list[Mutant]:
-    require_modules("mutants", "libcst", "mutmut")
-    from kvcrucible.fuzz.mutants.generate import mutants_of
     from kvcrucible.fuzz.mutants.subjects import ENGINE, subjects
 
-    found, known = [], subjects()
+    modules = {name: f"{ENGINE}.{name.split(':')[0]}" for name in ids}
+    known = subjects()
+    for name, module in modules.items():
+        if module not in known:
+            raise _no_mutant(name)
+    require_modules("mutants", "libcst", "mutmut")
+    from kvcrucible.fuzz.mutants.generate import mutants_of
+
+    found = []
     for name in ids:
-        module = f"{ENGINE}.{name.split(':')[0]}"
-        there = [one for one in mutants_of(module) if one.id == name] if module in known else []
+        there = [one for one in mutants_of(modules[name]) if one.id == name]
         if not there:
-            raise InputError(
-                f"there is no mutant {name!r:.120}; `kvcrucible mutants list --json` has them all"
-            )
+            raise _no_mutant(name)
         found += there
     return found
+
+
+def _no_mutant(name: str) -> InputError:
+    return InputError(f"there is no mutant {name!r:.120}; `kvcrucible mutants list --json` has them all")
 
 
 def _verdicts(names: Sequence[str]) -> frozenset[Any]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from kvcrucible.cli.console import console, print_json, safe, seed_or_drawn, stderr_console, stderr_line
+from kvcrucible.cli.console import console, print_json, safe, seed_or_drawn, stderr_line
+from kvcrucible.cli.progress import progress_bar
 from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
@@ -70,12 +71,9 @@ def status_of(report: NthFailureReport) -> ExitStatus:
 
 
 def _run(seed: int, cells: int, seconds: float | None) -> NthFailureReport:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from kvcrucible.fuzz.nth_failure.campaign import run
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr_console(), transient=True) as progress:
+    with progress_bar() as progress:
         task = progress.add_task("cells", total=cells)
         return run(seed, cells, seconds, lambda report: progress.update(task, completed=report.due_rollbacks))
 

@@ -39,13 +39,15 @@ def calibrate(
     Pairs of fresh processes of the same code run in random order. Status 3 where the noise is above what a threshold
     asks: the gate would refuse that metric.
     """
-    import shlex
     from datetime import UTC, datetime
 
     from kvcrucible.cli.console import console, print_json, safe, stderr_console
     from kvcrucible.cli.optional import require_modules
     from kvcrucible.contract.errors import ExitStatus, InputError
+    from kvcrucible.perf.statistics.thresholds import default_thresholds, read_thresholds
 
+    limits = default_thresholds() if thresholds is None else read_thresholds(thresholds)
+    asked = words_of(command)
     require_modules("perf", "numpy", "scipy")
     from rich.progress import Progress
 
@@ -53,16 +55,9 @@ def calibrate(
     from kvcrucible.perf.statistics.fingerprint import this_machine
     from kvcrucible.perf.statistics.noise_floor import certify, measure_noise
     from kvcrucible.perf.statistics.samples import PairedSamples
-    from kvcrucible.perf.statistics.thresholds import default_thresholds, read_thresholds
 
-    limits = default_thresholds() if thresholds is None else read_thresholds(thresholds)
     wanted = limits.calibration_pairs if pairs is None else pairs
-    try:
-        words = BUILTIN if command is None else tuple(shlex.split(command))
-    except ValueError as error:
-        raise InputError(f"--command: {error}") from None
-    if not words:
-        raise InputError("--command: name a program")
+    words = BUILTIN if asked is None else asked
     machine = this_machine()
     errors = stderr_console()
     samples: list[PairedSamples] = []
@@ -85,6 +80,23 @@ def calibrate(
         _show(certificate, rows, limits)
         console().print(f"written to {safe(str(out))}", soft_wrap=True)
     raise typer.Exit(ExitStatus.HELD if all(row["usable"] for row in rows) else ExitStatus.INCONCLUSIVE)
+
+
+def words_of(command: str | None) -> tuple[str, ...] | None:
+    """Return a benchmark's command in words, None where none was given; raises ``InputError``."""
+    import shlex
+
+    from kvcrucible.contract.errors import InputError
+
+    if command is None:
+        return None
+    try:
+        words = tuple(shlex.split(command))
+    except ValueError as error:
+        raise InputError(f"--command: {error}") from None
+    if not words:
+        raise InputError("--command: name a program")
+    return words
 
 
 def _rows(certificate: NoiseFloor, limits: Thresholds) -> list[dict[str, Any]]:

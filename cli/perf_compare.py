@@ -50,16 +50,18 @@ def compare(
     from kvcrucible.cli.console import print_json, stderr_console
     from kvcrucible.cli.optional import require_modules
     from kvcrucible.contract.errors import InputError
+    from kvcrucible.perf.compare.revisions import check_out, require_revision
+    from kvcrucible.perf.statistics.thresholds import default_thresholds, read_thresholds
 
+    limits = default_thresholds() if thresholds is None else read_thresholds(thresholds)
+    for revision in (base, head):
+        require_revision(repository, revision)
     require_modules("perf", "numpy", "scipy")
-    from kvcrucible.perf.compare.revisions import check_out
     from kvcrucible.perf.compare.run import Runner
     from kvcrucible.perf.compare.run import compare as run
     from kvcrucible.perf.statistics.noise_floor import read_noise_floor
-    from kvcrucible.perf.statistics.thresholds import default_thresholds, read_thresholds
 
     floor = None if noise_floor is None else read_noise_floor(noise_floor)
-    limits = default_thresholds() if thresholds is None else read_thresholds(thresholds)
     errors = stderr_console()
     with tempfile.TemporaryDirectory(prefix="kvcrucible-compare-") as name:
         folder = Path(name)

@@ -129,6 +129,9 @@ def import_file(
     as_json: bool = _JSON,
 ) -> None:
     """Take in the results of another tool."""
+    from kvcrucible.cli.optional import require_file
+
+    require_file(file)
     _require()
     from kvcrucible.cli.console import console, print_json, safe
     from kvcrucible.perf.history.foreign import read_foreign

@@ -19,6 +19,7 @@ def register(group: typer.Typer) -> None:
 
 
 def sampler(
+    context: typer.Context,
     seconds: float = typer.Option(6.0, "--seconds", min=0.1, max=3600, help="How long to watch."),
     device: str = typer.Option("0", "--device", help="Index of a GPU, or the UUID of a MIG slice."),
     interval_ms: float = typer.Option(100.0, "--interval-ms", help="Between two readings."),
@@ -40,11 +41,19 @@ def sampler(
     Says whether a sample timed meanwhile would count (status 0) or be rejected (status 3), and why. Status 5 where
     there is no driver to ask. It reads and never sets anything.
     """
+    from kvcrucible.cli.given import was_given
     from kvcrucible.cli.optional import require_modules
+    from kvcrucible.cli.perf_calibrate import words_of
+    from kvcrucible.contract.errors import InputError
 
+    words = words_of(command)
+    others = ("--seconds",) if selfcheck else ("--pairs", "--command", "--seed")
+    if unused := [option for option in others if was_given(context, option)]:
+        what = "--selfcheck does not watch" if selfcheck else "watching is no --selfcheck"
+        raise InputError(f"{what}; leave {', '.join(unused)} out")
     require_modules("perf", "numpy", "scipy")
     if selfcheck:
-        _selfcheck(device, interval_ms, pairs, command, seed, as_json)
+        _selfcheck(device, interval_ms, pairs, words, seed, as_json)
     else:
         _watch(seconds, device, interval_ms, as_json)
 
@@ -141,27 +150,26 @@ def _count(value: int | None) -> str:
 
 
 def _selfcheck(
-    device: str, interval_ms: float, pairs: int, command: str | None, seed: int, as_json: bool
+    device: str,
+    interval_ms: float,
+    pairs: int,
+    command: tuple[str, ...] | None,
+    seed: int,
+    as_json: bool,
 ) -> None:
-    import shlex
     from dataclasses import asdict
 
     from rich.progress import Progress
 
     from kvcrucible.cli.console import console, print_json, safe, stderr_console
     from kvcrucible.cli.tables import Table
-    from kvcrucible.contract.errors import ExitStatus, InputError
+    from kvcrucible.contract.errors import ExitStatus
     from kvcrucible.perf.calibration import BUILTIN, fresh_process
     from kvcrucible.perf.nvml.perturbation import BOUND
     from kvcrucible.perf.nvml.perturbation import selfcheck as check
     from kvcrucible.perf.nvml.sampler import Sampler, sampler_cpu
 
-    try:
-        words = BUILTIN if command is None else tuple(shlex.split(command))
-    except ValueError as error:
-        raise InputError(f"--command: {error}") from None
-    if not words:
-        raise InputError("--command: name a program")
+    words = BUILTIN if command is None else command
     poll_ms = min(10.0, interval_ms)
     # Without a driver this ends here, before a benchmark has run.
     with Sampler(device, interval_ms=interval_ms, poll_ms=poll_ms) as probe:

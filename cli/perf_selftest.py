@@ -41,7 +41,9 @@ def selftest(
     """
     from kvcrucible.cli.console import print_json, stderr_console
     from kvcrucible.cli.optional import require_modules
+    from kvcrucible.perf.selftest.names import require_known
 
+    require_known(seed, only or (), scale)
     require_modules("perf", "numpy", "scipy")
     from kvcrucible.perf.selftest.figures import exit_status
     from kvcrucible.perf.selftest.run import CHECKS

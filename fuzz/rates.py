@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any
 
 from kvcrucible.fuzz import campaign
+from kvcrucible.fuzz.report import failure_to_plain
 from kvcrucible.fuzz.setting import Depth
 from kvcrucible.fuzz.source import source_commit
 from kvcrucible.fuzz.volume import VolumePlan, run_block
@@ -40,6 +41,17 @@ _FOLDERS = ("contract", "reference", "engine", "invariants", "fuzz")
 
 #: Functions of a profile that are named.
 _FUNCTIONS = 15
+
+
+class FailedMeanwhile(Exception):
+    """Something failed while it was timed: what does not hold is to be looked into.
+
+    ``failure``: the minimal example.  ``where``: which kind of loop, in which round.
+    """
+
+    def __init__(self, where: str, failure: campaign.Failure) -> None:
+        super().__init__(f"{where}: {failure.violations[0].message}")
+        self.where, self.failure = where, failure
 
 
 @dataclass(slots=True)
@@ -87,7 +99,8 @@ def measure(
 ) -> Rates:
     """Measure all kinds in turn, ``rounds`` times, each time on further seeds; then profile the raw loop.
 
-    Raises ``RuntimeError`` where something fails: what does not hold is to be looked into, not timed.
+    Raises ``FailedMeanwhile`` where something fails, ``KeyboardInterrupt`` where it is interrupted, ``InputError`` for
+    an unknown engine and ``NotRunError`` for one that cannot be run at ledger depth.
     """
     rates = Rates(source_commit())
     for number in range(rounds):
@@ -100,6 +113,16 @@ def measure(
             on_round(number + 1)
     _profile(plan, rates)
     return rates
+
+
+def failed_to_plain(found: FailedMeanwhile, reproduction: str | None) -> dict[str, Any]:
+    """Return JSON-ready data of a measurement that is off; ``reproduction``: where the failing steps were written."""
+    return {
+        "format": "kvcrucible.fuzz-rates/1",
+        "commit": source_commit(),
+        "failed": found.where,
+        "failure": failure_to_plain(found.failure, reproduction),
+    }
 
 
 def _run(kind: str, plan: VolumePlan, first: int, number: int) -> int:
@@ -116,11 +139,13 @@ def _run(kind: str, plan: VolumePlan, first: int, number: int) -> int:
         )
         report = campaign.run(asked)
         failure, tally = report.failure, report.tally
+        if report.cut_short == "interrupted":
+            raise KeyboardInterrupt
     else:
         block = run_block(plan if kind == "raw" else replace(plan, full_every=1), first, ROUND_SEEDS)
         failure, tally = block.failure, block.tally
     if failure is not None:
-        raise RuntimeError(f"{kind}, round {number}: {failure.violations[0].message}")
+        raise FailedMeanwhile(f"{kind}, round {number + 1}", failure)
     return tally.operations.total()
 
 

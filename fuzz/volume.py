@@ -23,7 +23,7 @@ from kvcrucible.contract.errors import NotRunError
 from kvcrucible.contract.operations import OPERATIONS, Operation, Outcome
 from kvcrucible.contract.planes import BACKENDS
 from kvcrucible.contract.snapshot import to_plain
-from kvcrucible.fuzz.adapters.registry import PAYLOAD_ONLY, build
+from kvcrucible.fuzz.adapters.registry import build, depths_of
 from kvcrucible.fuzz.cores import usable_cores
 from kvcrucible.fuzz.coverage import GOALS, within_reach
 from kvcrucible.fuzz.draws import LOOKAHEADS, settings_for
@@ -146,8 +146,11 @@ class VolumeReport:
 
 
 def conditions_of(plan: VolumePlan) -> Conditions:
-    """Return the conditions of a plan's seeds; raises ``NotRunError`` for an engine without ledger depth."""
-    if plan.engine in PAYLOAD_ONLY:
+    """Return the conditions of a plan's seeds.
+
+    Raises ``InputError`` for an unknown engine, ``NotRunError`` for one that shows nothing at ledger depth.
+    """
+    if Depth.LEDGER not in depths_of(plan.engine):
         raise NotRunError(f"{plan.engine} runs at payload depth alone, and the raw loop at ledger depth")
     capabilities = build(Setting(plan.engine)).capabilities
     backends = tuple(name for name in plan.backends if name is None or name in capabilities.backends)

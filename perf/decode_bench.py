@@ -28,9 +28,7 @@ from kvcrucible.contract.profiles import Geometry, storage_profile
 from kvcrucible.engine.kernels import cpu_backend, cpu_library
 from kvcrucible.engine.kernels.api import paged_attention
 from kvcrucible.engine.storage.torch_storage import TorchStorage
-
-#: Profiles whose numbers torch's attention can take as they are.
-PROFILES = ("FP32", "BF16")
+from kvcrucible.perf.decode_profiles import PROFILES
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,12 @@ def spills(variant: dict[str, Any]) -> bool:
     return bool(variant.get("spill_store_bytes") or variant.get("spill_load_bytes"))
 
 
+def require_target(target: str) -> None:
+    """Raise ``InputError`` for a target that cannot be asked for."""
+    if target not in TARGETS:
+        raise InputError(f"unknown target {target!r:.40}; use {', '.join(TARGETS)}")
+
+
 def compile_table(
     target: str, profiles: Sequence[str] = (), on_variant: Callable[[int], None] | None = None
 ) -> KernelTable:
@@ -72,8 +78,7 @@ def compile_table(
 
     Raises ``InputError`` for an unknown target and ``CrucibleError`` where the child fails.
     """
-    if target not in TARGETS:
-        raise InputError(f"unknown target {target!r:.40}; use {', '.join(TARGETS)}")
+    require_target(target)
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [
         sys.executable,

@@ -18,15 +18,43 @@ def build(setting: Setting) -> EngineAdapter:
     """Return a fresh engine for ``setting``; raises ``InputError`` for an unknown one, ``NotRunError`` without torch or
     the setting's device.
     """
-    builder = ENGINES.get(setting.engine)
-    if builder is None:
-        # Engines that exist for the sake of the judge; they are built on those here.
-        from kvcrucible.fuzz.cheaters.registry import judges_own
+    return builder_of(setting.engine)(setting)
 
-        builder = judges_own(setting.engine)
+
+def builder_of(engine: str) -> Callable[[Setting], EngineAdapter]:
+    """Return what builds ``engine``, be it one under test or one of the judge's own; raises ``InputError`` for an
+    unknown one.
+    """
+    # Engines that exist for the sake of the judge are built on those here.
+    from kvcrucible.fuzz.cheaters.registry import judges_own
+
+    builder = ENGINES.get(engine) or judges_own(engine)
     if builder is None:
-        raise InputError(f"unknown engine {setting.engine!r}; known: {', '.join(sorted(ENGINES))}")
-    return builder(setting)
+        raise unknown_engine(engine)
+    return builder
+
+
+def unknown_engine(name: str) -> InputError:
+    """Return the error for an engine that nobody has; it names all there are."""
+    from kvcrucible.fuzz.cheaters.registry import JUDGES_OWN
+
+    return InputError(
+        f"unknown engine {name!r:.100}; known: {', '.join(sorted(ENGINES))}; "
+        f"of the judge: {', '.join(JUDGES_OWN)}"
+    )
+
+
+def depths_of(engine: str) -> tuple[Depth, ...]:
+    """Return the depths at which ``engine`` shows what it does; raises ``InputError`` for an unknown one."""
+    from kvcrucible.fuzz.cheaters.cheats import CHEATS
+    from kvcrucible.fuzz.cheaters.orders import ORDERS
+
+    builder_of(engine)
+    if engine in PAYLOAD_ONLY:
+        return (Depth.PAYLOAD,)
+    if engine in CHEATS:
+        return (CHEATS[engine].depth,)
+    return (Depth.LEDGER,) if engine in ORDERS else tuple(Depth)
 
 
 def _paged(setting: Setting) -> EngineAdapter:

@@ -1,4 +1,6 @@
-"""The engines that exist for the sake of the judge, by name: ``kvcrucible fuzz --engine NAME`` takes them too."""
+"""The engines that exist for the sake of the judge, by name: ``kvcrucible fuzz --engine NAME`` takes them too, with
+``--raw`` those that show what they do at ledger depth.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,9 @@ from kvcrucible.fuzz.canary.engine import CANARY, canary
 from kvcrucible.fuzz.cheaters.cheats import CHEATS
 from kvcrucible.fuzz.cheaters.orders import ORDERS, honest
 from kvcrucible.fuzz.setting import Setting
+
+#: Their names.
+JUDGES_OWN: tuple[str, ...] = (CANARY, *CHEATS, *ORDERS)
 
 
 def judges_own(name: str) -> Callable[[Setting], EngineAdapter] | None:

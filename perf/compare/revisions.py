@@ -51,6 +51,12 @@ def check_out(repository: Path, name: str, target: Path) -> Revision:
     return Revision(name, commit, target)
 
 
+def require_revision(repository: Path, name: str) -> None:
+    """Raise :class:`InputError` where the repository has no revision ``name``; writes nothing."""
+    if name != WORKING_TREE:
+        _commit(repository, name)
+
+
 def _commit(repository: Path, name: str) -> str:
     if name == WORKING_TREE:
         # A commit of the tracked files as they are; it hangs in the air, and no reference or file is changed.

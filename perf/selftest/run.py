@@ -6,21 +6,27 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from kvcrucible.contract.errors import InputError
 from kvcrucible.perf.selftest import gate_checks, night_checks
 from kvcrucible.perf.selftest.figures import Figure
+from kvcrucible.perf.selftest.names import CHECK_NAMES, require_known
 
 Check = Callable[[np.random.Generator, float], Iterator[Figure]]
 
 #: Checks by name, in the order in which they run.
-CHECKS: dict[str, Check] = {
-    "coverage": gate_checks.coverage,
-    "processes": gate_checks.processes,
-    "false-failures": gate_checks.false_failures,
-    "power": gate_checks.power,
-    "boundary": gate_checks.boundary,
-    "change-points": night_checks.change_points,
-}
+CHECKS: dict[str, Check] = dict(
+    zip(
+        CHECK_NAMES,
+        (
+            gate_checks.coverage,
+            gate_checks.processes,
+            gate_checks.false_failures,
+            gate_checks.power,
+            gate_checks.boundary,
+            night_checks.change_points,
+        ),
+        strict=True,
+    )
+)
 
 
 def selftest(seed: int = 0, only: Sequence[str] = (), scale: float = 1.0) -> Iterator[Figure]:
@@ -29,12 +35,7 @@ def selftest(seed: int = 0, only: Sequence[str] = (), scale: float = 1.0) -> Ite
     ``scale`` multiplies the trials of each figure: less is faster and leaves bounds unresolved.  Raises
     :class:`InputError` for an unknown name or a scale outside 0.001 to 100.
     """
-    if unknown := sorted(set(only) - CHECKS.keys()):
-        raise InputError(f"check {', '.join(unknown)}: use {', '.join(CHECKS)}")
-    if not 0.001 <= scale <= 100:
-        raise InputError(f"scale {scale}: use 0.001 to 100")
-    if seed < 0:
-        raise InputError(f"seed {seed}: use 0 or more")
+    require_known(seed, only, scale)
     for place, (name, check) in enumerate(CHECKS.items()):
         if not only or name in only:
             yield from check(np.random.default_rng([seed, place]), scale)
