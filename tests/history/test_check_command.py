@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -116,11 +116,10 @@ def _blocks(i: int) -> list[int]:
         ("claudecode_subagents", ["--limit", 60, "--capacity-pages", 9000]),
     ],
 )
-def test_the_history_of_a_recorded_trace_passes(trace: str, options: list[object], tmp_path: Path) -> None:
-    data = os.environ.get("KVCRUCIBLE_DATA")
-    source = Path(data or "missing") / "traces" / f"{trace}.jsonl.gz"
-    if not source.exists():
-        pytest.skip("needs the recorded traces: set KVCRUCIBLE_DATA to the folder that holds traces/")
+def test_the_history_of_a_recorded_trace_passes(
+    trace: str, options: list[object], tmp_path: Path, from_data: Callable[[str], Path]
+) -> None:
+    source = from_data(f"traces/{trace}.jsonl.gz")
     path = tmp_path / "h.jsonl"
     assert kvcrucible("replay", source, *options, "--history", path).returncode == 0
     verdict = check_file(path)
