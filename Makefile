@@ -25,17 +25,21 @@ STAMP := $(VENV)/.ready
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# One pip call, so that one resolution sees every requirement and every pin. The user's pip settings stay in force.
+# One pip call, so that one resolution sees every requirement and every pin. The user's pip settings stay in force. What
+# pip does is shown to a terminal; in a log it would be hundreds of lines.
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer found. Install one, or name it: make PYTHON=/path/to/python3" >&2; exit 2; }
-	@echo "Setting up $(VENV) with $(PYTHON); the first time this downloads torch and takes a few minutes."
+	@echo "Setting up $(VENV) with $(PYTHON): the extras $(EXTRAS), every version as $(CONSTRAINTS) pins it."
+	@echo "The first time this downloads torch (190 MB and more) and takes a few minutes; what is cached is not downloaded again."
 	"$(PYTHON)" -m venv "$(VENV)"
-	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check \
+	"$(BIN)/python" -m pip install $(if $(MAKE_TERMOUT),,--quiet) --disable-pip-version-check \
 	    $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") \
 	    --constraint "$(CONSTRAINTS)" --editable ".[$(EXTRAS)]"
 	@touch "$@"
 
 setup: $(STAMP) ## create .venv with everything that development needs
+	@echo "$(VENV) is ready. Go on with \`make fuzz\`, \`make test\` or \`make lint\`; \`make help\` lists the rest."
+	@echo "\`source $(BIN)/activate\` puts kvcrucible on your PATH; \`kvcrucible doctor\` says what this machine has."
 
 fuzz: $(STAMP) ## run a short fuzz campaign with live progress
 	"$(BIN)/kvcrucible" fuzz $(FUZZ_ARGS)

@@ -90,8 +90,10 @@ def _print(verdict: Verdict) -> None:
         if verdict.rule is not None:
             out.print(f"rule: {safe(verdict.rule)}", soft_wrap=True)
         out.print(safe(verdict.reason or ""), soft_wrap=True)
-    reasons: dict[str, list[str]] = {}
-    for name, reason in verdict.not_judged.items():
-        reasons.setdefault(reason, []).append(name)
-    for reason, names in reasons.items():
-        out.print(f"not judged: {', '.join(names)} ({reason})", style="dim", soft_wrap=True)
+    if verdict.not_judged:
+        names = ", ".join(sorted(verdict.not_judged))
+        out.print(
+            f"not judged, since the history does not show it: {len(verdict.not_judged)} ({names}); --json says why",
+            style="dim",
+            soft_wrap=True,
+        )

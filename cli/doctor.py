@@ -32,6 +32,10 @@ from kvcrucible.cli.doctor_findings import (
 from kvcrucible.cli.doctor_probes import PROBES
 from kvcrucible.cli.tables import Table
 
+#: Characters of the longest word of a cell: a longer one, mostly a path, would be broken in its middle in a narrow
+#: terminal, and could be neither read nor copied.
+_LONGEST_WORD = 20
+
 
 def examine(probe: Callable[[str], Outcome] = run_probe) -> list[Finding]:
     """Look at everything and return the findings in the order of the report.
@@ -66,17 +70,27 @@ def register(app: typer.Typer) -> None:
                 {"findings": [asdict(finding) for finding in findings], "lacking": abilities(findings)}
             )
         else:
-            _show(findings)
+            show(findings)
 
 
-def _show(findings: list[Finding]) -> None:
+def show(findings: list[Finding]) -> None:
+    """Print the findings as a table, and below it, whole, what would be broken in a narrow one."""
     style = {State.PRESENT: "green", State.ABSENT: "yellow", State.BROKEN: "red"}
     table = Table("", "state", "detail", "how to get it", title="What this machine has")
+    below: list[str] = []
     for finding in findings:
         state = f"[{style[finding.state]}]{finding.state.value}[/]"
-        table.add_row(safe(finding.name), state, safe(finding.detail), safe(finding.remedy))
+        cells = []
+        for text in (finding.detail, finding.remedy):
+            whole = max(map(len, text.split()), default=0) <= _LONGEST_WORD
+            cells.append(text if whole else "see below")
+            if not whole:
+                below.append(f"{finding.name}: {text}")
+        table.add_row(safe(finding.name), state, *map(safe, cells))
     out = console()
     out.print(table)
+    for line in below:
+        out.print(safe(line), soft_wrap=True)
     if any("pip install" in finding.remedy for finding in findings):
         out.print(
             "`pip install '.[EXTRA]'` is to be run in the checkout of KV Crucible; it is on no package index."

@@ -121,7 +121,8 @@ def _register_readers(group: typer.Typer) -> None:
     ) -> None:
         """List the public bugs: caught, missed, open, or not expressible; without results nothing is said to be caught.
 
-        Recall is over all that are expressible, open ones included. Status 1 where one was missed.
+        Recall is over all that are expressible, open ones included. Status 1 where one was missed, be it that a
+        campaign hung or fell over; what was not run is not measured.
         """
         from kvcrucible.cli.faults_tables import print_coverage
         from kvcrucible.fuzz.faults.coverage import Standing, coverage_to_plain
@@ -135,7 +136,7 @@ def _register_readers(group: typer.Typer) -> None:
             print_json(plain)
         else:
             print_coverage(found, plain)
-        missed = any(one.standing is Standing.MISSED for one in found)
+        missed = any(one.standing in (Standing.MISSED, Standing.HUNG_OR_LOST) for one in found)
         raise typer.Exit(ExitStatus.VIOLATION if missed else ExitStatus.HELD)
 
     @group.command()
@@ -157,9 +158,14 @@ def _register_readers(group: typer.Typer) -> None:
             print_matrix(list(runs))
 
 
-def require_writable(out: Path) -> None:
-    """Refuse a folder that cannot be written before campaigns run whose reproductions would be lost; makes nothing."""
-    there = next(path for path in (out, *out.absolute().parents) if path.exists())
+def require_writable(out: Path, *, file: bool = False) -> None:
+    """Refuse a folder, or with ``file`` the folder of a file, that cannot be written before campaigns run whose results
+    would be lost; makes nothing.
+    """
+    if file and out.is_dir():
+        raise InputError(f"--out {out} is a folder; name a file")
+    folder = out.parent if file else out
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not there.is_dir():
         raise InputError(f"--out {out}: {there} is no folder; name another")
     if not os.access(there, os.W_OK | os.X_OK):

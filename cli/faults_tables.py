@@ -58,7 +58,8 @@ def print_runs(done: Sequence[FaultRun], sums: dict[str, Any]) -> None:
         figures = f"; median examples to detection {sums['median_examples']:g}"
         if sums["median_length"] is not None:
             figures += f", median minimal length {sums['median_length']:g}, longest {sums['longest']}"
-    screen.print(f"[bold]killed {sums['killed']} of {sums['runs']}[/bold]{figures}")
+    crashed = f", {sums['by_crash_alone']} of them by a crash alone" if sums["by_crash_alone"] else ""
+    screen.print(f"[bold]killed {sums['killed']} of {sums['runs']}[/bold]{crashed}{figures}")
 
 
 def print_unchanged(held: Sequence[FaultRun]) -> None:
@@ -86,12 +87,15 @@ def print_matrix(runs: Sequence[FaultRun]) -> None:
         beside = [name for name in row.fired if name not in row.first]
         table.add_row(
             safe(row.fault),
-            f"{row.killed}/{row.runs}",
+            _killed(row),
             _ids(row.first, "alone" if row.alone else None),
             _ids(beside),
             *[_number(number) for number in (row.seeds, row.examples, row.steps, row.length)],
         )
     screen.print(table)
+    crashed = [row.fault for row in rows if row.told_by_crash_alone]
+    if crashed:
+        screen.print(f"told by a crash of the engine alone, by no invariant: {', '.join(map(safe, crashed))}")
     _print_invariants(rows, invariant_rows(rows, every_fault().values()))
 
 
@@ -131,6 +135,12 @@ def print_coverage(found: Sequence[Covered], plain: dict[str, Any]) -> None:
     recall = f"{plain['caught']} of {plain['expressible']} expressible ({plain['recall']:.0%})"
     at = f", measured at {safe(', '.join(plain['measured_at']))}" if plain["measured_at"] else ""
     screen.print(f"[bold]recall: {recall}[/bold]{at}")
+
+
+def _killed(row: FaultRow) -> str:
+    """Return how many of a fault's campaigns killed it, and the worst that became of it where not all did."""
+    counts = f"{row.killed}/{row.runs}"
+    return counts if row.killed == row.runs else f"{counts} {row.verdict.value}"
 
 
 def _ids(names: Any, note: str | None = None) -> str:

@@ -84,17 +84,16 @@ def _report(
     json_output: bool,
 ) -> None:
     from kvcrucible.fuzz.mutants.equivalent import listed_among
-    from kvcrucible.fuzz.mutants.results import FORMAT, to_plain, totals
-    from kvcrucible.fuzz.source import source_commit
+    from kvcrucible.fuzz.mutants.provenance import provenance
+    from kvcrucible.fuzz.mutants.results import to_plain, totals
 
     listed = listed_among(chosen)
     runs = [done[one.id] for one in chosen]
     sums = totals(runs, listed)
     if json_output:
         plain = {
-            "format": FORMAT,
-            "commit": source_commit(),
-            "budget": asdict(budget),
+            "format": "kvcrucible.mutants-report/1",
+            **provenance(budget),
             "totals": sums,
             "results": [
                 {
@@ -136,7 +135,7 @@ def _judge(
 
     file = None
     if out is not None:
-        require_writable(out.parent)
+        require_writable(out, file=True)
         file = ResultsFile(out, budget)
     there = {} if file is None else dict(file.runs)
     left = to_do(chosen, there, again)
@@ -268,7 +267,7 @@ def _print_runs(
     figures = ""
     if sums["killed"]:
         figures = (
-            f" ({sums['by_fault_alone']} of them fell over by themselves); seeds to a kill: median "
+            f" ({sums['by_crash_alone']} of them by a crash alone); seeds to a kill: median "
             f"{sums['median_seeds']:g}, 95th percentile {sums['p95_seeds']}, most {sums['most_seeds']}"
         )
     screen.print(f"[bold]killed {sums['killed']} of {sums['counted']}[/bold]{figures}")

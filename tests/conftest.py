@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +34,19 @@ settings.load_profile("kvcrucible-ci" if os.environ.get("CI") else "kvcrucible")
 def repository() -> Path:
     """The root of the checkout (or of the unpacked source archive) that holds these tests."""
     return Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def from_data() -> Callable[[str], Path]:
+    """Find a file by its path below the folder that ``KVCRUCIBLE_DATA`` names, or skip; nowhere else is looked."""
+    folder = os.environ.get("KVCRUCIBLE_DATA")
+
+    def find(name: str) -> Path:
+        if not folder or not (path := Path(folder) / name).is_file():
+            pytest.skip(f"no {name}: set KVCRUCIBLE_DATA to the folder that holds it")
+        return path
+
+    return find
 
 
 @pytest.fixture(scope="session", params=["cpu", "torch"])

@@ -2,7 +2,9 @@
 
 A bug is *not expressible* where its entry in ``public_bugs/`` says why.  Every other one is expressible, and counts in
 the recall: *open* where no fault cites it, *expressed* where a fault does but no kept result tells what became of it,
-*caught* where every fault that cites it has been run and found in every campaign, *missed* where one was not.
+*caught* where every fault that cites it has been run and found in every campaign, *missed* where one was not.  Those of
+the missed are told apart where a campaign hung or its judge was lost, and none ended without finding it: that says
+something of the judge.  A campaign that was not run, as for want of torch, is no measurement and counts for nothing.
 A kept result counts for a fault as long as the fault's own change is the same (``Fault.digest``).
 """
 
@@ -25,6 +27,7 @@ class Standing(StrEnum):
 
     CAUGHT = "caught"
     MISSED = "missed"
+    HUNG_OR_LOST = "missed: hung or lost"
     EXPRESSED = "expressed, not measured"
     OPEN = "open"
     NOT_EXPRESSIBLE = "not expressible"
@@ -54,28 +57,37 @@ def coverage(
     for fault in every_fault().values() if faults is None else faults:
         for bug in fault.recreates:
             cited.setdefault(bug.id, []).append(fault)
-    caught: dict[str, dict[int, bool]] = {}
+    measured: dict[str, dict[int, Standing]] = {}
     for run in runs:
-        # Told by none of the invariants that the fault names, it was found by luck.
-        told = run.verdict is Verdict.KILLED and run.expected
-        caught.setdefault(f"{run.fault} {run.digest}", {})[run.seed] = told
+        if run.verdict is not Verdict.NOT_RUN:
+            measured.setdefault(f"{run.fault} {run.digest}", {})[run.seed] = _standing_of(run)
     found = []
     for bug in public_bugs().values() if bugs is None else bugs:
         by = cited.get(bug.id, [])
         if bug.not_expressible is not None and by:
             raise InputError(f"{bug.id} is said not to be expressible, and {by[0].id} re-creates it")
-        seen = [caught.get(f"{fault.id} {fault.digest}", {}) for fault in by]
+        seen = [measured.get(f"{fault.id} {fault.digest}", {}) for fault in by]
         found.append(Covered(bug, tuple(fault.id for fault in by), _standing(bug, seen)))
     return found
 
 
-def _standing(bug: PublicBug, seen: Sequence[dict[int, bool]]) -> Standing:
+def _standing_of(run: FaultRun) -> Standing:
+    """Return what one campaign says of what its fault re-creates."""
+    if run.verdict in (Verdict.HUNG, Verdict.LOST):
+        return Standing.HUNG_OR_LOST
+    # Told by none of the invariants that the fault names, it was found by luck.
+    return Standing.CAUGHT if run.verdict is Verdict.KILLED and run.expected else Standing.MISSED
+
+
+def _standing(bug: PublicBug, seen: Sequence[dict[int, Standing]]) -> Standing:
     if bug.not_expressible is not None:
         return Standing.NOT_EXPRESSIBLE
     if not seen:
         return Standing.OPEN
-    if not all(told for one in seen for told in one.values()):
-        return Standing.MISSED
+    by_campaign = {told for one in seen for told in one.values()}
+    for worst in (Standing.MISSED, Standing.HUNG_OR_LOST):
+        if worst in by_campaign:
+            return worst
     return Standing.CAUGHT if all(seen) else Standing.EXPRESSED
 
 
@@ -83,7 +95,7 @@ def coverage_to_plain(found: Sequence[Covered], commits: Sequence[str | None] = 
     """Return coverage as JSON-ready data; ``recall`` is caught / expressible, None where nothing was measured."""
     counts = Counter(one.standing for one in found)
     expressible = len(found) - counts[Standing.NOT_EXPRESSIBLE]
-    measured = counts[Standing.CAUGHT] + counts[Standing.MISSED]
+    measured = counts[Standing.CAUGHT] + counts[Standing.MISSED] + counts[Standing.HUNG_OR_LOST]
     return {
         "format": "kvcrucible.fault-coverage/1",
         "public_bugs": len(found),

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from kvcrucible.fuzz.faults.catalogue import Fault
-from kvcrucible.fuzz.faults.run import FaultRun, Verdict
+from kvcrucible.fuzz.faults.run import WORST_FIRST, FaultRun, Verdict
 from kvcrucible.invariants.registry import IDS
 
 
@@ -23,15 +23,19 @@ class FaultRow:
     """One fault over all its campaigns.
 
     ``killed`` of ``runs`` campaigns found it; ``first``: by which invariant, with how many of them; ``fired``: with all
-    that they named; ``alone``: the only one that was ever named, else None.  ``seeds``: campaigns until the first kill,
-    by their seeds; ``examples``, ``steps``: medians until a failure was seen; ``length``: of the shortest minimal
-    example; each None where there is none.
+    that they named; ``alone``: the only one that was ever named, else None.  ``verdict``: the worst of all campaigns'
+    (``WORST_FIRST``), so killed where every one found it, whatever its seed.  ``by_crash_alone``: kills that name
+    nothing but ``engine-fault``.  ``seeds``: campaigns until the first kill, by their seeds; ``examples``,
+    ``steps``: medians until a failure was seen; ``length``: of the shortest minimal example; each None where there is
+    none.
     """
 
     fault: str
     depth: str
     runs: int
+    verdict: Verdict
     killed: int
+    by_crash_alone: int
     first: dict[str, int]
     fired: dict[str, int]
     alone: str | None
@@ -42,9 +46,9 @@ class FaultRow:
     length: int | None
 
     @property
-    def verdict(self) -> Verdict:
-        """Killed where every campaign found it, whatever its seed."""
-        return Verdict.KILLED if self.runs and self.killed == self.runs else Verdict.SURVIVED
+    def told_by_crash_alone(self) -> bool:
+        """Whether it was killed, and in no campaign by an invariant."""
+        return 0 < self.killed == self.by_crash_alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,9 @@ def _row(name: str, runs: list[FaultRun]) -> FaultRow:
         fault=name,
         depth=runs[0].depth,
         runs=len(runs),
+        verdict=min((run.verdict for run in runs), key=WORST_FIRST.index),
         killed=len(killed),
+        by_crash_alone=sum(run.by_crash_alone for run in killed),
         first=dict(Counter(name for run in killed for name in run.fired[:1]).most_common()),
         fired=dict(fired.most_common()),
         alone=next(iter(fired)) if len(fired) == 1 else None,
@@ -106,7 +112,10 @@ def invariant_rows(rows: Sequence[FaultRow], faults: Iterable[Fault]) -> list[In
 
 
 def matrix_to_plain(rows: Sequence[FaultRow], invariants: Sequence[InvariantRow]) -> dict[str, Any]:
-    """Return both sides as JSON-ready data; ``untold`` are the invariants that told nothing."""
+    """Return both sides as JSON-ready data.
+
+    ``untold`` are the invariants that told nothing, ``told_by_crash_alone`` the faults that no invariant told.
+    """
     return {
         "faults": {row.fault: _plain_row(row) for row in rows},
         "invariants": {
@@ -119,6 +128,7 @@ def matrix_to_plain(rows: Sequence[FaultRow], invariants: Sequence[InvariantRow]
             for row in invariants
         },
         "untold": [row.invariant for row in invariants if not row.told],
+        "told_by_crash_alone": [row.fault for row in rows if row.told_by_crash_alone],
     }
 
 
@@ -126,7 +136,9 @@ def _plain_row(row: FaultRow) -> dict[str, Any]:
     return {
         "depth": row.depth,
         "runs": row.runs,
+        "verdict": row.verdict.value,
         "killed": row.killed,
+        "by_crash_alone": row.by_crash_alone,
         "first": row.first,
         "fired": row.fired,
         "alone": row.alone,

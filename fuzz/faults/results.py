@@ -15,6 +15,7 @@ from kvcrucible.contract.errors import InputError
 from kvcrucible.fuzz.faults.catalogue import every_fault
 from kvcrucible.fuzz.faults.matrix import fault_rows, invariant_rows, matrix_to_plain
 from kvcrucible.fuzz.faults.run import CampaignOptions, FaultRun, Verdict, totals
+from kvcrucible.fuzz.keeping import read_json
 from kvcrucible.fuzz.source import source_commit
 
 #: Name and version of the files' form; ``fault_runs.schema.json`` is its schema.
@@ -60,18 +61,9 @@ def read_results(path: Path) -> KeptRuns:
 
     So is one whose kills prove nothing: the engine as it is was killed beside them, or a kill names no invariant.
     """
+    plain = read_json(path, MAX_BYTES)
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
-    if len(raw) > MAX_BYTES:
-        raise InputError(f"{path} has more than {MAX_BYTES:,} bytes; results are smaller")
-    try:
-        plain = json.loads(raw.decode("utf-8"))
         jsonschema.validate(plain, _schema())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is no JSON: {error}") from error
     except jsonschema.ValidationError as error:
         raise InputError(
             f"{path} holds no results of faults: {error.json_path} {error.message:.200}"

@@ -34,6 +34,7 @@ from kvcrucible.fuzz.forking import ForkServer
 from kvcrucible.fuzz.kernels.backends import TARGETS
 from kvcrucible.fuzz.kernels.run import KernelPlan, run_target, target_of
 from kvcrucible.fuzz.setting import Depth
+from kvcrucible.invariants.judgements import ENGINE_FAULT
 
 #: Seconds of processor time after which a child counts as hung, however busy the machine is; a campaign of the default
 #: size takes a tenth of it.
@@ -74,6 +75,10 @@ class Verdict(StrEnum):
     NOT_RUN = "not run"
 
 
+#: What several campaigns against one fault came to is the first of these that one of them came to.
+WORST_FIRST = (Verdict.SURVIVED, Verdict.LOST, Verdict.HUNG, Verdict.NOT_RUN, Verdict.KILLED)
+
+
 @dataclass(frozen=True, slots=True)
 class FaultRun:
     """One fault under one campaign; ``NO_FAULT`` names the engine as it is.
@@ -106,6 +111,11 @@ class FaultRun:
     def fired(self) -> tuple[str, ...]:
         """Every invariant that was reported, the first one first."""
         return tuple(dict.fromkeys((*self.seen, *self.invariants)))
+
+    @property
+    def by_crash_alone(self) -> bool:
+        """Whether it was killed and nothing told it but that the engine raised: no invariant named it."""
+        return self.verdict is Verdict.KILLED and self.fired == (ENGINE_FAULT,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +294,9 @@ def _kernel_run(blank: FaultRun, trial: Trial, target: str) -> FaultRun:
 
 
 def totals(runs: Sequence[FaultRun]) -> dict[str, Any]:
-    """Return campaigns, how many of them killed, and the medians over those; None where nothing has the figure."""
+    """Return campaigns, how many of them killed, how many of those by a crash of the engine alone, and the medians over
+    the kills; None where nothing has the figure.
+    """
     killed = [run for run in runs if run.verdict is Verdict.KILLED]
     figures = {
         name: [value for run in killed if (value := getattr(run, name)) is not None]
@@ -293,6 +305,7 @@ def totals(runs: Sequence[FaultRun]) -> dict[str, Any]:
     return {
         "runs": len(runs),
         "killed": len(killed),
+        "by_crash_alone": sum(run.by_crash_alone for run in killed),
         **{f"median_{name}": median(values) if values else None for name, values in figures.items()},
         "longest": max(figures["length"], default=None),
     }

@@ -2,58 +2,51 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
+from importlib import resources
 from math import ceil
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import jsonschema
+
 from kvcrucible.contract.errors import InputError
-from kvcrucible.fuzz.faults.catalogue import source_of
+from kvcrucible.fuzz.keeping import read_json, write_json
 from kvcrucible.fuzz.mutants.equivalent import Equivalent
 from kvcrucible.fuzz.mutants.judge import Budget
 from kvcrucible.fuzz.mutants.mutant import Mutant
+from kvcrucible.fuzz.mutants.provenance import provenance
 from kvcrucible.fuzz.mutants.run import MutantRun
-from kvcrucible.fuzz.mutants.subjects import subjects
 from kvcrucible.fuzz.mutants.verdicts import MutantVerdict
-from kvcrucible.fuzz.source import source_commit
 from kvcrucible.invariants.judgements import ENGINE_FAULT
 
-#: Name and version of the file's form.
-FORMAT = "kvcrucible.mutants/1"
+#: Name and version of the file's form; ``mutant_runs.schema.json`` is its schema.
+FORMAT = "kvcrucible.mutants/2"
 
 #: Most bytes of a file that is read: some thousand mutants, each with its lines and an error's last words.
 MAX_BYTES = 32 << 20
 
+#: Characters of a digest that are shown.
+_SHOWN_DIGEST = 12
 
-def engine_digest() -> str:
-    """Return a digest of the source of every module that mutants are made of."""
-    digest = hashlib.sha256()
-    for module in subjects():
-        digest.update(f"{module}\0{source_of(module)}\0".encode())
-    return digest.hexdigest()
+_ELSEWHERE = "name another file with --out, or remove it"
 
 
 class ResultsFile:
-    """What became of mutants of one engine under one budget, written anew after each.
+    """What became of mutants of one engine before one judge under one budget, written anew after each.
 
-    ``runs`` holds them by the mutant's id.  Raises ``InputError`` where there is a file of something else: of another
-    engine's source or budget, which nothing can be added to.
+    ``runs`` holds them by the mutant's id.  Raises ``InputError`` where there is a file of something else, to which
+    nothing can be added: of another engine's or judge's source (:mod:`kvcrucible.fuzz.mutants.provenance`) or budget,
+    or one that does not keep its form.
     """
 
     def __init__(self, path: Path, budget: Budget) -> None:
         self.path = path
-        self._head = {
-            "format": FORMAT,
-            "commit": source_commit(),
-            "engine": engine_digest(),
-            "budget": asdict(budget),
-        }
+        self._head = {"format": FORMAT, **provenance(budget)}
         self.runs: dict[str, MutantRun] = {}
         self._entries: dict[str, dict[str, Any]] = {}
         if path.exists():
@@ -63,41 +56,70 @@ class ResultsFile:
         """Keep what became of a mutant; the file is whole at any moment."""
         self.runs[mutant.id] = run
         self._entries[mutant.id] = to_plain(mutant, run)
-        plain = {**self._head, "results": list(self._entries.values())}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_name(f"{self.path.name}.part")
-        beside.write_text(json.dumps(plain, indent=1) + "\n", "utf-8")
-        os.replace(beside, self.path)
+        write_json(self.path, {**self._head, "results": list(self._entries.values())})
 
     def _read(self) -> None:
+        plain = read_json(self.path, MAX_BYTES)
         try:
-            with self.path.open("rb") as file:
-                raw = file.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise InputError(f"{self.path}: {error.strerror}") from error
-        # What was read is counted: the size that a device or a pipe tells is not that of what it yields.
-        if len(raw) > MAX_BYTES:
-            raise InputError(f"{self.path} has more than {MAX_BYTES:,} bytes; it is no file of results")
-        try:
-            plain = json.loads(raw.decode("utf-8"))
-            for key in ("format", "engine", "budget"):
-                if plain[key] != self._head[key]:
-                    raise InputError(
-                        f"{self.path} is of another {key} than this run; name another file, or remove it"
-                    )
-            for entry in plain["results"]:
-                run = MutantRun(
-                    str(entry["mutant"]),
-                    MutantVerdict(entry["verdict"]),
-                    tuple(map(str, entry["invariants"])),
-                    entry["seeds"],
-                    entry["steps"],
-                    str(entry["note"]),
+            told = plain["format"]
+            if told != FORMAT:
+                raise InputError(
+                    f"{self.path} is of format {told!r:.60}, this version's is {FORMAT!r}; {_ELSEWHERE}"
                 )
-                self.runs[str(entry["mutant"])] = run
-                self._entries[str(entry["mutant"])] = entry
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            jsonschema.validate(plain, _schema())
+        except (KeyError, TypeError) as error:
             raise InputError(f"{self.path} is no file of results: {type(error).__name__} {error}") from None
+        except jsonschema.ValidationError as error:
+            raise InputError(
+                f"{self.path} is no file of results: {error.json_path} {error.message:.200}"
+            ) from None
+        self._require_same(plain)
+        for entry in plain["results"]:
+            self._take(entry)
+
+    def _require_same(self, plain: dict[str, Any]) -> None:
+        """Raise ``InputError``, which names both, where the file is not of this run's engine, judge and budget."""
+        for key in ("engine", "judge"):
+            theirs, ours = (f"{head[key][:_SHOWN_DIGEST]} ({head['commit']})" for head in (plain, self._head))
+            if plain[key] != self._head[key]:
+                raise InputError(
+                    f"{self.path} is of another {key}: source digest and commit are {theirs} there and {ours} here; "
+                    f"{_ELSEWHERE}"
+                )
+        there, here = plain["budget"], self._head["budget"]
+        if there != here:
+            others = [
+                f"{name} {there[name]} there and {here[name]} here"
+                for name in here
+                if there[name] != here[name]
+            ]
+            raise InputError(f"{self.path} is of another budget: {', '.join(others)}; {_ELSEWHERE}")
+
+    def _take(self, entry: dict[str, Any]) -> None:
+        name = entry["mutant"]
+        known = ("module", "function", "operator", "line", "before", "after", "nth")
+        # Its id is a digest of the rest: an entry that was edited is told by it.
+        if Mutant(**{key: entry[key] for key in known}, start=0, stop=0, text="").id != name:
+            raise InputError(
+                f"{self.path} is no file of results: {name!r:.120} is not the id of what it says"
+            )
+        if name in self.runs:
+            raise InputError(f"{self.path} is no file of results: it has {name!r:.120} twice")
+        self._entries[name] = entry
+        self.runs[name] = MutantRun(
+            name,
+            MutantVerdict(entry["verdict"]),
+            tuple(entry["invariants"]),
+            entry["seeds"],
+            entry["steps"],
+            entry["note"],
+        )
+
+
+def _schema() -> Any:
+    return json.loads(
+        resources.files("kvcrucible.fuzz.mutants").joinpath("mutant_runs.schema.json").read_text("utf-8")
+    )
 
 
 def to_plain(mutant: Mutant, run: MutantRun) -> dict[str, Any]:
@@ -120,7 +142,7 @@ def totals(runs: Iterable[MutantRun], listed: Mapping[str, Equivalent]) -> dict[
 
     ``counted`` are those that are neither equivalent nor stillborn, ``killed`` of them the killed; ``rate`` is their
     quotient.  ``told_by_tests`` are the survivors that a test tells and no seed does: counted, and not killed.  A
-    listed one that was killed all the same is counted, and named in ``wrongly_listed``.  ``by_fault_alone``: kills in
+    listed one that was killed all the same is counted, and named in ``wrongly_listed``.  ``by_crash_alone``: kills in
     which the engine fell over and no invariant spoke.  Percentiles are of the seeds until a kill.
     """
     runs = list(runs)
@@ -138,7 +160,7 @@ def totals(runs: Iterable[MutantRun], listed: Mapping[str, Equivalent]) -> dict[
         "equivalent": len(equivalent),
         "told_by_tests": len(known) - len(equivalent),
         "rate": len(killed) / counted if counted else None,
-        "by_fault_alone": sum(run.invariants == (ENGINE_FAULT,) for run in killed),
+        "by_crash_alone": sum(run.invariants == (ENGINE_FAULT,) for run in killed),
         "unlisted_survivors": [run.mutant for run in survivors if run.mutant not in listed],
         "wrongly_listed": [run.mutant for run in killed if run.mutant in listed],
         "median_seeds": median(seeds) if seeds else None,

@@ -32,9 +32,7 @@ LEFT_OUT: dict[str, str] = {
 
 def subjects() -> list[str]:
     """Return the names of all modules that mutants are made of, in order."""
-    return sorted(
-        name for name in _modules(resources.files(ENGINE), ENGINE) if left_out_because(name) is None
-    )
+    return sorted(name for name in modules_under(ENGINE) if left_out_because(name) is None)
 
 
 def left_out_because(module: str) -> str | None:
@@ -44,6 +42,11 @@ def left_out_because(module: str) -> str | None:
         if inner == name or inner.startswith(f"{name}."):
             return reason
     return None
+
+
+def modules_under(package: str) -> Iterator[str]:
+    """Yield the names of all modules in a package and in those below it, in no order; packages themselves are none."""
+    return _modules(resources.files(package), package)
 
 
 def _modules(folder: Traversable, name: str) -> Iterator[str]:

@@ -83,6 +83,17 @@ class HistoryReader:
                 self._require_plain(text)
             yield self._whole(line) if line.more else line
 
+    def require_count(self, told: int) -> None:
+        """Raise ``InputError`` where the close line, the one last read, counts other lines than stand before it: what
+        is missing or was put in cannot be judged, nor what it would have led to.
+        """
+        found = self.number - 2
+        if found != told:
+            raise self.error(
+                f"the close line counts {told} lines after the header, and there are {found}",
+                "the file is damaged; take one as it was written",
+            )
+
     def require_end(self) -> None:
         """Raise ``InputError`` where anything stands after the close line."""
         if self._readline():

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kvcrucible.cli import doctor_findings, doctor_machine
-from kvcrucible.cli.doctor import examine
+from kvcrucible.cli.doctor import examine, show
 from kvcrucible.cli.doctor_findings import (
     LIBRARIES,
     Finding,
@@ -255,6 +255,26 @@ def test_memory_limit_counts_only_where_it_binds(tmp_path: Path) -> None:
     assert doctor_machine.memory_limit_bytes((tmp_path / "absent", none)) is None
     limit.write_text(f"{2**62}\n", encoding="ascii")
     assert doctor_machine.memory_limit_bytes((limit,)) is None
+
+
+def test_paths_are_shown_whole_in_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    path = "/a/rather/long/folder/" + "with/many/below/it/" * 5 + "model.gguf"
+    remedy = f"remove {path} and fetch it again"
+    show(
+        [
+            Finding("model file", State.BROKEN, f"another size ({path})", remedy),
+            Finding("cpu", State.PRESENT, "2"),
+        ]
+    )
+    shown = capsys.readouterr().out
+    lines = shown.splitlines()
+    assert f"model file: another size ({path})" in lines
+    assert f"model file: {remedy}" in lines
+    assert shown.count("see below") == 2
+    assert all(len(line) <= 60 for line in lines if line.startswith("│"))
 
 
 def test_compiler_absent_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

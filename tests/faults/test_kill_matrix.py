@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import pytest
 
+from kvcrucible.cli.faults_tables import print_matrix, print_runs
 from kvcrucible.contract.errors import ExitStatus, InputError
 from kvcrucible.fuzz.faults.catalogue import (
     catalogue,
@@ -25,11 +27,13 @@ from kvcrucible.fuzz.faults.results import (
     results_to_plain,
 )
 from kvcrucible.fuzz.faults.run import (
+    WORST_FIRST,
     CampaignOptions,
     FaultRun,
     Trial,
     Verdict,
     run_trial,
+    totals,
     trials_of,
     unchanged_trials,
 )
@@ -69,6 +73,50 @@ def test_a_row_says_who_told_a_fault_first_and_who_alone() -> None:
     assert (second.alone, second.seeds, second.killed, second.runs) == ("row-unique", 2, 1, 2)
     assert second.verdict is Verdict.SURVIVED
     assert not second.expected
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "worst"),
+    [
+        ([Verdict.KILLED, Verdict.KILLED], Verdict.KILLED),
+        ([Verdict.KILLED, Verdict.NOT_RUN], Verdict.NOT_RUN),
+        ([Verdict.HUNG, Verdict.NOT_RUN, Verdict.KILLED], Verdict.HUNG),
+        ([Verdict.HUNG, Verdict.LOST], Verdict.LOST),
+        ([Verdict.LOST, Verdict.KILLED, Verdict.SURVIVED], Verdict.SURVIVED),
+    ],
+)
+def test_a_fault_has_the_worst_verdict_of_its_campaigns(verdicts: list[Verdict], worst: Verdict) -> None:
+    runs = [replace(RUNS[0], seed=seed, verdict=verdict) for seed, verdict in enumerate(verdicts)]
+    (row,) = fault_rows(runs)
+    assert row.verdict is worst
+    assert matrix_to_plain([row], [])["faults"]["a"]["verdict"] == worst.value
+    assert set(WORST_FIRST) == set(Verdict)
+
+
+def test_kills_by_a_crash_alone_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    crash = ("engine-fault",)
+    runs = [
+        FaultRun("loud", "ledger", 0, Verdict.KILLED, "", crash, crash, True, 1, 9, 3),
+        FaultRun("loud", "ledger", 1, Verdict.KILLED, "", crash, crash, True, 1, 9),
+        FaultRun("both", "ledger", 0, Verdict.KILLED, "", crash, crash, True, 1, 9, 3),
+        FaultRun("both", "ledger", 1, Verdict.KILLED, "", crash, ("row-unique",), True, 1, 9),
+        FaultRun("none", "ledger", 0, Verdict.SURVIVED, "", crash),
+    ]
+    rows = fault_rows(runs)
+    assert [(row.by_crash_alone, row.told_by_crash_alone) for row in rows] == [
+        (2, True),
+        (1, False),
+        (0, False),
+    ]
+    assert matrix_to_plain(rows, [])["told_by_crash_alone"] == ["loud"]
+    assert matrix_to_plain(rows, [])["faults"]["both"]["by_crash_alone"] == 1
+    assert totals(runs)["by_crash_alone"] == 3
+    print_runs(runs, totals(runs))
+    print_matrix(runs)
+    shown = capsys.readouterr().out
+    assert "killed 4 of 5, 3 of them by a crash alone" in shown
+    assert "told by a crash of the engine alone, by no invariant: loud" in shown
+    assert "0/1 survived" in shown
 
 
 def test_invariants_are_counted_over_faults_and_those_that_tell_nothing_are_named() -> None:

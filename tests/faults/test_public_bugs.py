@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -57,13 +57,8 @@ def test_the_files_keep_their_schema() -> None:
         assert not validator.is_valid({**plain, "bugs": [{**plain["bugs"][0], **change}]})
 
 
-def test_they_are_those_of_the_data() -> None:
-    folder = Path(
-        os.environ.get("KVCRUCIBLE_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data"
-    )
-    path = folder / "public_bugs.yaml"
-    if not path.is_file():
-        pytest.skip("needs the collection of public bugs: set KVCRUCIBLE_DATA to the folder that holds it")
+def test_they_are_those_of_the_data(from_data: Callable[[str], Path]) -> None:
+    path = from_data("public_bugs.yaml")
     due = {
         entry["id"]: (entry["url"], entry["failure_class"])
         for entry in yaml.safe_load(path.read_text("utf-8"))
@@ -99,10 +94,33 @@ def test_every_fault_that_cites_a_bug_has_to_be_found_under_every_seed() -> None
     first, second = fault("first", BUG), fault("second", BUG)
     assert standing(BUG, [first, second], kept(first)) is Standing.EXPRESSED
     assert standing(BUG, [first, second], kept(first), kept(second)) is Standing.CAUGHT
-    for verdict in (Verdict.SURVIVED, Verdict.HUNG, Verdict.LOST, Verdict.NOT_RUN):
-        assert standing(BUG, [first], kept(first), kept(first, verdict, seed=1)) is Standing.MISSED
+    assert standing(BUG, [first], kept(first), kept(first, Verdict.SURVIVED, seed=1)) is Standing.MISSED
+    by_luck = replace(kept(first, seed=1), expected=False)
+    assert standing(BUG, [first], kept(first), by_luck) is Standing.MISSED
     # What was run later counts.
     assert standing(BUG, [first], kept(first, Verdict.SURVIVED), kept(first)) is Standing.CAUGHT
+
+
+@pytest.mark.parametrize("verdict", [Verdict.HUNG, Verdict.LOST])
+def test_what_hung_or_was_lost_is_missed_and_said_apart(verdict: Verdict) -> None:
+    first, second = fault("first", BUG), fault("second", BUG)
+    fell = kept(first, verdict, seed=1)
+    assert standing(BUG, [first], kept(first), fell) is Standing.HUNG_OR_LOST
+    assert standing(BUG, [first, second], fell, kept(second, Verdict.SURVIVED)) is Standing.MISSED
+    (one,) = coverage([fell], [BUG], [first])
+    plain = coverage_to_plain([one])
+    assert (plain["recall"], plain["standings"]["missed: hung or lost"]) == (0, 1)
+
+
+def test_what_was_not_run_is_not_measured() -> None:
+    first, second = fault("first", BUG), fault("second", BUG)
+    absent = kept(first, Verdict.NOT_RUN)
+    assert standing(BUG, [first], absent) is Standing.EXPRESSED
+    assert standing(BUG, [first, second], absent, kept(second)) is Standing.EXPRESSED
+    # Neither for nor against: what was found before stays found, and what was missed missed.
+    assert standing(BUG, [first], kept(first), absent) is Standing.CAUGHT
+    assert standing(BUG, [first], kept(first, Verdict.SURVIVED), absent) is Standing.MISSED
+    assert coverage_to_plain(coverage([absent], [BUG], [first]))["recall"] is None
 
 
 def test_a_result_of_another_change_counts_for_nothing() -> None:

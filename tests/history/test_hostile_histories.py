@@ -141,6 +141,22 @@ def test_a_history_without_its_close_line_is_unknown(tmp_path: Path) -> None:
     assert (verdict.judgement, verdict.line) == (Judgement.UNKNOWN, 43)
 
 
+@pytest.mark.parametrize("miscount", [-2, -1, 1, 2**62])
+def test_a_history_that_miscounts_itself_is_damaged_input(miscount: int, tmp_path: Path) -> None:
+    lines = story(tmp_path)
+    counted = lines[-1]["lines"]
+    lines[-1]["lines"] += miscount
+    with pytest.raises(InputError, match=f"line 44: .* counts {counted + miscount} .* there are {counted};"):
+        judge(lines, tmp_path)
+
+
+def test_a_missing_line_is_damage_even_where_it_is_the_end_of_what_was_alive(tmp_path: Path) -> None:
+    lines = story(tmp_path)
+    del lines[40]
+    with pytest.raises(InputError, match="line 43: the close line counts 42 lines"):
+        judge(lines, tmp_path)
+
+
 def growing(pages: int) -> Iterator[bytes]:
     """Yield a history that takes pages and never gives one back."""
     yield json.dumps(HEADER).encode()

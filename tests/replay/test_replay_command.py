@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -248,14 +247,6 @@ def test_torch_and_numpy_are_not_needed(trace_file: Path) -> None:
     assert json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["held"]
 
 
-def recorded(repository: Path, name: str) -> Path:
-    data = Path(os.environ.get("KVCRUCIBLE_DATA") or repository.parent / "shared" / "data")
-    path = data / "traces" / name
-    if not path.exists():
-        pytest.skip(f"no recorded trace {name}: set KVCRUCIBLE_DATA to the folder that holds traces/")
-    return path
-
-
 @pytest.mark.data
 @pytest.mark.parametrize(
     ("name", "options", "expected"),
@@ -273,9 +264,13 @@ def recorded(repository: Path, name: str) -> Path:
     ],
 )
 def test_recorded_traces(
-    invoke: Invoke, repository: Path, name: str, options: tuple[Any, ...], expected: dict[str, Any]
+    invoke: Invoke,
+    from_data: Callable[[str], Path],
+    name: str,
+    options: tuple[Any, ...],
+    expected: dict[str, Any],
 ) -> None:
-    judge(invoke, recorded(repository, name), options, expected)
+    judge(invoke, from_data(f"traces/{name}"), options, expected)
 
 
 @pytest.mark.data
@@ -302,8 +297,10 @@ def test_recorded_traces(
         ),
     ],
 )
-def test_whole_recorded_traces(invoke: Invoke, repository: Path, name: str, expected: dict[str, Any]) -> None:
-    judge(invoke, recorded(repository, name), ("--capacity-pages", 20_000), expected)
+def test_whole_recorded_traces(
+    invoke: Invoke, from_data: Callable[[str], Path], name: str, expected: dict[str, Any]
+) -> None:
+    judge(invoke, from_data(f"traces/{name}"), ("--capacity-pages", 20_000), expected)
 
 
 def judge(invoke: Invoke, trace: Path, options: tuple[Any, ...], expected: dict[str, Any]) -> None:

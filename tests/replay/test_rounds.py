@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -95,12 +95,8 @@ def test_the_command_prints_figures_and_refuses_other_backends(tmp_path: Path) -
     assert other.returncode == ExitStatus.USAGE
 
 
-def test_a_recorded_run_holds() -> None:
-    data = os.environ.get("KVCRUCIBLE_DATA")
-    path = Path(data or "") / "traces" / "spec_rest_mtbench.jsonl.gz"
-    if not data or not path.is_file():
-        pytest.skip("needs the recorded rounds: set KVCRUCIBLE_DATA to the folder that holds traces/")
-    turns = read_accepted(path, limit=20)
+def test_a_recorded_run_holds(from_data: Callable[[str], Path]) -> None:
+    turns = read_accepted(from_data("traces/spec_rest_mtbench.jsonl.gz"), limit=20)
     figures = Rounds(turns, RoundsSettings()).run()
     assert figures.failure is None
     assert figures.rounds == sum(len(turn.accepted) for turn in turns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,16 @@ def test_a_path_of_one_machine_is_caught(tmp_path: Path, path: str) -> None:
         f"fine: ../shared/data, https://example.org{path}\nsee {path} here\n", encoding="utf-8"
     )
     assert list(machine_paths(planted)) == [f"{planted}:2: {path}"]
+
+
+def test_data_are_looked_for_in_one_place(repository: Path) -> None:
+    """What a test needs and the repository has not, ``from_data`` finds by KVCRUCIBLE_DATA: no folder is guessed."""
+    guess = re.compile(r"""shared["']?\s*/\s*["']?data""")
+    for path in sorted((repository / "tests").rglob("*.py")):
+        text = path.read_text("utf-8")
+        if path.parent.name != "repository":
+            assert guess.search(text) is None, path
+            assert "KVCRUCIBLE_DATA" not in text or path.name == "conftest.py", path
 
 
 def test_every_folder_is_linked_into_the_package(repository: Path) -> None:

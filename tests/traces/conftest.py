@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,17 +10,9 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def recorded(repository: Path) -> Callable[[str], Path]:
-    """Find a recorded trace by its name, or skip: ``KVCRUCIBLE_DATA`` or ``../shared/data`` holds them."""
-    data = Path(os.environ.get("KVCRUCIBLE_DATA") or repository.parent / "shared" / "data")
-
-    def find(name: str) -> Path:
-        path = data / "traces" / f"{name}.jsonl.gz"
-        if not path.is_file():
-            pytest.skip(f"no recorded trace {name}: set KVCRUCIBLE_DATA to the folder that holds traces/")
-        return path
-
-    return find
+def recorded(from_data: Callable[[str], Path]) -> Callable[[str], Path]:
+    """Find a recorded trace by its name, or skip."""
+    return lambda name: from_data(f"traces/{name}.jsonl.gz")
 
 
 @pytest.fixture
