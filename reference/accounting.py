@@ -15,7 +15,6 @@ taken for it, where it is possible), what is stored in a page.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 
@@ -264,7 +263,7 @@ class AccountingModel(Room):
             attempt = self._attempt(victims, choice.act)
             row = first_row(
                 [
-                    (kind, replace(facts, need_pages=attempt.need, available_pages=attempt.available))
+                    (kind, facts.with_pages(attempt.need, attempt.available))
                     for kind, facts in plan.judged
                 ]
             )
@@ -275,17 +274,16 @@ class AccountingModel(Room):
     # -- the operations ------------------------------------------------------------------------------------------------
 
     def _outcome(self, operation: Operation) -> Outcome:
-        match operation:
-            case Fork() | Truncate() | BeginUnit() | Restore():
-                row, choice, ready = self._choose(self._plan(operation))
-                if choice is None:
-                    assert row is not None, operation
-                    return Outcome(refusal=row.kind)
-                return self._carry_out(choice, ready)
-            case TryAdmit():
-                return self._try_admit(operation)
-            case Schedule():
-                return self._schedule()
+        if isinstance(operation, Schedule):
+            return self._schedule()
+        if isinstance(operation, TryAdmit):
+            return self._try_admit(operation)
+        if isinstance(operation, Fork | Truncate | BeginUnit | Restore):
+            row, choice, ready = self._choose(self._plan(operation))
+            if choice is None:
+                assert row is not None, operation
+                return Outcome(refusal=row.kind)
+            return self._carry_out(choice, ready)
         row = first_row(self._judged(operation))
         if row is not None:
             return Outcome(refusal=row.kind)
