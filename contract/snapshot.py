@@ -303,7 +303,7 @@ def advanced(before: Snapshot, partial: Snapshot, touched: Touched) -> Snapshot:
     A touched entry that ``partial`` lacks has ceased to exist.  Parts of which nothing was touched are those of
     ``before``, the same objects; free lists and holes are not known and None.  Mutates nothing.
     """
-    parts: dict[str, Any] = {}
+    parts: list[Any] = []
     for part, named in _TOUCHED_BY:
         entries, ids = getattr(before, part), getattr(touched, named)
         if ids:
@@ -313,8 +313,9 @@ def advanced(before: Snapshot, partial: Snapshot, touched: Touched) -> Snapshot:
                     entries[key] = found[key]
                 else:
                     entries.pop(key, None)
-        parts[part] = entries
-    return Snapshot(partial.pools, **parts, queue=partial.queue, host=partial.host)
+        parts.append(entries)
+    # In the order of the fields, between the pools and the queue.
+    return Snapshot(partial.pools, *parts, partial.queue, partial.host)
 
 
 def to_plain(snapshot: Snapshot) -> dict[str, Any]:

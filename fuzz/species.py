@@ -51,8 +51,12 @@ def abstract(snapshot: Snapshot) -> int:
     for page in snapshot.pages.values():
         if page.references > 1:
             shared = True
+            if hosted:
+                break
         if page.on_host is not None or page.device == -1:
             hosted = True
+            if shared:
+                break
     answers = (
         snapshot.queue,
         snapshot.units,
