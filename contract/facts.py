@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from kvcrucible.contract.media import TokenSpan
+from kvcrucible.contract.quick import quick
 
 
 class State(StrEnum):
@@ -24,6 +25,7 @@ class State(StrEnum):
 ACTIVE = frozenset({State.PREFILL, State.DECODE})
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What is known before an operation.  Counts are tokens unless named ``_pages``.

@@ -9,16 +9,20 @@ Does not verify: pages, leases and tables, which the model does not know by name
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 from kvcrucible.contract.capabilities import Capabilities
-from kvcrucible.contract.media import labelled, plain
+from kvcrucible.contract.media import TokenSpan, labelled, plain
 from kvcrucible.contract.operations import Operation, Truncate
 from kvcrucible.contract.snapshot import ContinuationState, SequenceState, Snapshot
-from kvcrucible.contract.tokens import count
+from kvcrucible.contract.tokens import Tokens, count
 from kvcrucible.invariants.judgements import PREDICTED_OUTCOME
 from kvcrucible.invariants.violation import Violation, mismatch
 from kvcrucible.reference.accounting import AccountingModel
+
+#: Most tokens are asked for again after each operation, unchanged.
+_known: Callable[[Tokens, tuple[TokenSpan, ...]], Tokens] = lru_cache(maxsize=1024)(labelled)
 
 
 def state_agrees(
@@ -57,7 +61,7 @@ def holders_agree(model: AccountingModel, snapshot: Snapshot) -> bool:
     for owner, sequence in snapshot.sequences.items():
         entry = active[owner]
         if (
-            sequence.tokens != (labelled(entry.tokens, entry.spans) if entry.spans else entry.tokens)
+            sequence.tokens != (_known(entry.tokens, entry.spans) if entry.spans else entry.tokens)
             or sequence.limit != entry.limit
             or sequence.prompt != count(entry.prompt)
             or sequence.in_flight is not (entry.unit is not None)
@@ -69,7 +73,7 @@ def holders_agree(model: AccountingModel, snapshot: Snapshot) -> bool:
     for owner, continuation in snapshot.continuations.items():
         entry = kept[owner]
         if (
-            continuation.tokens != (labelled(entry.tokens, entry.spans) if entry.spans else entry.tokens)
+            continuation.tokens != (_known(entry.tokens, entry.spans) if entry.spans else entry.tokens)
             or continuation.pinned is not entry.pinned
             or continuation.session != entry.session
             or (continuation.identity is not entry.identity and continuation.identity != entry.identity)
@@ -93,7 +97,7 @@ def checkpoints_agree(model: AccountingModel, snapshot: Snapshot) -> bool:
             or found is None
             or checkpoint.owner != mark.owner
             or checkpoint.frontier != count(mark.tokens)
-            or found.tokens != (labelled(mark.tokens, mark.spans) if mark.spans else mark.tokens)
+            or found.tokens != (_known(mark.tokens, mark.spans) if mark.spans else mark.tokens)
             or (found.identity is not mark.identity and found.identity != mark.identity)
         ):
             return False

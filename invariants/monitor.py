@@ -69,9 +69,13 @@ class Monitor:
         changed = self._changed(self._shadow.state, partial, touched)
         if not changed and partial.queue == self._shadow.state.queue:
             return []
-        step = self._shadow.step(partial, touched)
-        violations = self._judge_step(step, changed)
-        self._shadow.advance(step)
+        violations: list[Violation] = []
+        if changed or self._concerns(changed):
+            step = self._shadow.step(partial, touched)
+            violations += self._judge_step(step, changed)
+            self._shadow.advance(step)
+        else:
+            self._shadow.requeue(partial.queue)
         state = self._shadow.state
         if not state.sequences and not state.continuations:
             for checker in self._at_quiescence:

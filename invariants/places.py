@@ -11,10 +11,12 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kvcrucible.contract.quick import quick
 from kvcrucible.contract.snapshot import ExtentState, MoveState, PageState, Snapshot, Tier, TransferState
 from kvcrucible.invariants.checker import Scope
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Lease:
     """One lease of a physical page: of ``page``, of a transfer in the place of ``page``, or of a fence (None).

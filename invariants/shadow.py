@@ -25,7 +25,16 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeAlias
 
-from kvcrucible.contract.snapshot import KEYED_PARTS, CheckpointState, PageState, Snapshot, Touched
+from kvcrucible.contract.quick import quick
+from kvcrucible.contract.snapshot import (
+    KEYED_PARTS,
+    CheckpointState,
+    HostState,
+    PageState,
+    PoolState,
+    Snapshot,
+    Touched,
+)
 from kvcrucible.invariants.checker import Scope
 from kvcrucible.invariants.places import Index, Places, view
 
@@ -40,6 +49,7 @@ _TOUCHED_BY: tuple[tuple[str, str], ...] = tuple(
 _ids_of: Callable[[Touched], tuple[Any, ...]] = attrgetter(*Touched.__slots__)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step as closed partial snapshots, and what it touched."""
@@ -256,11 +266,18 @@ class Shadow:
                         known[key] = now[key]
                     else:
                         known.pop(key, None)
-        if state.pools is after.pools and state.queue == after.queue and state.host is after.host:
-            return
+        if not (state.pools is after.pools and state.queue == after.queue and state.host is after.host):
+            self._renew(after.pools, after.queue, after.host)
+
+    def requeue(self, queue: tuple[int, ...]) -> None:
+        """Take over a step that has changed nothing but the queue."""
+        self._renew(self.state.pools, queue, self.state.host)
+
+    def _renew(self, pools: tuple[PoolState, ...], queue: tuple[int, ...], host: HostState | None) -> None:
+        state = self.state
         # Written out: dataclasses.replace costs as much as the rest of a small step.
         self.state = Snapshot(
-            after.pools,
+            pools,
             state.pages,
             state.spaces,
             state.sequences,
@@ -272,8 +289,8 @@ class Shadow:
             state.transfers,
             state.retiring,
             state.extents,
-            after.queue,
-            after.host,
+            queue,
+            host,
         )
 
     def _reindex(self, step: Step) -> None:

@@ -99,7 +99,7 @@ class AccountingModel(Room):
         self._require_offered(operation)
         self._told = Told() if told is None else Told.of(told)
         outcome = self._outcome(operation)
-        self.holes, self._told = None, Told()
+        self.holes = None
         return Outcome(outcome.value, outcome.refusal, outcome.evicted, self.books.counters, outcome.given_up)
 
     def predict_progress(self, reported: Progressed) -> Outcome:
@@ -252,15 +252,20 @@ class AccountingModel(Room):
 
     def _choose(self, plan: Plan) -> tuple[Row | None, Choice | None, Attempt | None]:
         """Return the first choice that fits, or the row that refuses the operation; with a choice, how it went where
-        nobody was there to be released for it.
+        nobody has to be released for it.
         """
         row = first_row(plan.judged)
         if row is not None:
             # No need has been stated yet, so this is not for want of pages; the act would make no sense.
             return row, None, None
         for choice in plan.choices:
+            # What fits while everyone stays fits all the more once they have gone.
+            attempt = self._attempt([], choice.act)
+            if min(attempt.books.free) >= 0:
+                return None, choice, attempt
             victims = self._releasable(choice.protected)
-            attempt = self._attempt(victims, choice.act)
+            if victims:
+                attempt = self._attempt(victims, choice.act)
             row = first_row(
                 [
                     (kind, facts.with_pages(attempt.need, attempt.available))
@@ -268,7 +273,7 @@ class AccountingModel(Room):
                 ]
             )
             if row is None:
-                return None, choice, None if victims else attempt
+                return None, choice, None
         return row, None, None
 
     # -- the operations ------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import Self, TypeAlias
 
 from kvcrucible.contract.config import EngineConfig, pages_for
 from kvcrucible.contract.operations import Identity
+from kvcrucible.contract.quick import quick
 from kvcrucible.contract.snapshot import Tier
 from kvcrucible.contract.tokens import EMPTY, Tokens, count
 from kvcrucible.reference.labels import Spans
@@ -91,6 +92,7 @@ class Entry:
         )
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Mark:
     """One checkpoint: ``tokens`` of ``owner`` that can be found, with what their ``spans`` say of them."""
@@ -101,6 +103,7 @@ class Mark:
     spans: Spans = ()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class UnitWork:
     """What a unit writes into one row: ``tokens`` after the committed ones, and the backend up to ``backend``."""
