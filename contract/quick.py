@@ -23,7 +23,12 @@ def quick(cls: type[_T]) -> type[_T]:
     if not fields(cls):  # type: ignore[arg-type]
         return cls
     thawed = type(cls.__name__, (), {"__slots__": cls.__slots__})  # type: ignore[attr-defined]
-    known: dict[str, Any] = {"_set": object.__setattr__, "_thawed": thawed, "_frozen": cls, "_missing": MISSING}
+    known: dict[str, Any] = {
+        "_set": object.__setattr__,
+        "_thawed": thawed,
+        "_frozen": cls,
+        "_missing": MISSING,
+    }
     parameters, assignments = ["self"], []
     for one in fields(cls):  # type: ignore[arg-type]
         if one.kw_only or not one.init:

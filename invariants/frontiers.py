@@ -175,9 +175,9 @@ class ExactPrefixIdentity(Checker):
                 continue
             owner = owner_of(snapshot, checkpoint.owner)
             due = () if owner is None else prefix(owner.tokens, checkpoint.frontier)
-            if owner is not None and found.tokens == due and found.identity == owner.identity:
-                if count(due) == checkpoint.frontier:
-                    continue
+            as_its_owner = owner is not None and found.tokens == due and found.identity == owner.identity
+            if as_its_owner and count(due) == checkpoint.frontier:
+                continue
             subject = f"prefix index, checkpoint {key} of {checkpoint.owner} at {checkpoint.frontier}"
             if owner is None:
                 yield self.mismatch(subject, "no such owner", "an owner that lives")

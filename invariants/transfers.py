@@ -105,9 +105,7 @@ class TransferPinned(Checker):
         for tier in Tier:
             copy = replica(page, tier)
             if copy is not None and copy.pins != bool(named):
-                yield self.mismatch(
-                    f"page {page.page}, replica on {tier}, pins", copy.pins, int(bool(named))
-                )
+                yield self.mismatch(f"page {page.page}, replica on {tier}, pins", copy.pins, int(bool(named)))
             for transfer, move in named:
                 # A fresh destination need not be shown as a replica before it is published.
                 if copy is None and move.fresh and tier is transfer.source.other:

@@ -267,10 +267,7 @@ class AccountingModel(Room):
             if victims:
                 attempt = self._attempt(victims, choice.act)
             row = first_row(
-                [
-                    (kind, facts.with_pages(attempt.need, attempt.available))
-                    for kind, facts in plan.judged
-                ]
+                [(kind, facts.with_pages(attempt.need, attempt.available)) for kind, facts in plan.judged]
             )
             if row is None:
                 return None, choice, None

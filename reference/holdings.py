@@ -304,7 +304,7 @@ class Holdings:
 
     def resident(self, entry: Entry) -> bool:
         """Whether every page of the entry is visible on Device."""
-        return all([page.visible is Tier.DEVICE for held in entry.pages for page in held])
+        return all(page.visible is Tier.DEVICE for held in entry.pages for page in held)
 
     def missing(self, entry: Entry, position: int) -> list[list[Page]]:
         """For each pool, the pages of the entry's first ``position`` positions that are visible on Host."""
