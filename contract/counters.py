@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvcrucible.contract.config import pages_for
+from kvcrucible.contract.quick import quick
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Change:
     """Change of one pool's counters, in pages; the three add up to 0 (DESIGN 4.3)."""

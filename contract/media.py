@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kvcrucible.contract.quick import quick
 from kvcrucible.contract.tokens import MediaSource, Run, Tokens, canonical
 
 #: Characters of a token type; longest known use: a word such as "image".
@@ -23,6 +24,7 @@ MAX_TOKEN_TYPE = 64
 MAX_MEDIA = 256
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class TokenSpan:
     """Tokens ``[start, start + length)`` of a prompt are of ``token_type`` and stand for the item of digest ``media``.

@@ -12,10 +12,12 @@ from typing import TypeAlias
 
 from kvcrucible.contract.errors import RefusalKind
 from kvcrucible.contract.media import TokenSpan
+from kvcrucible.contract.quick import quick
 from kvcrucible.contract.tiers import Tier
 from kvcrucible.contract.tokens import Tokens, count
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Everything beside the tokens, with their types and media, that must be equal for two prefixes to be one (DESIGN
@@ -31,6 +33,7 @@ class Identity:
 DEFAULT_IDENTITY = Identity()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Submit:
     """Queue a request.  ``max_new`` counts positions after the prompt; ``consume`` lets it take a continuation by Move.
@@ -46,6 +49,7 @@ class Submit:
     spans: tuple[TokenSpan, ...] = ()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class TryAdmit:
     """Admit one queued request if it heads the queue and fits.  Value: ``Admitted`` or ``Waiting``."""
@@ -53,6 +57,7 @@ class TryAdmit:
     sequence: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """Admit from the head of the queue until one has to wait, then those behind it that may pass (decision 0021).
@@ -61,6 +66,7 @@ class Schedule:
     """
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Prefill:
     """Unit work: the next ``count`` tokens of a prompt that is not yet complete.
@@ -74,6 +80,7 @@ class Prefill:
     backend: int | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Append:
     """Unit work: ``tokens`` after a complete prompt; decode is one token, a run of n stands for n rounds.
@@ -95,6 +102,7 @@ class Append:
 Work: TypeAlias = Prefill | Append
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class BeginUnit:
     """Materialise what ``work`` writes, publish the mappings and freeze the rows.  Value: the new unit id."""
@@ -106,6 +114,7 @@ class BeginUnit:
 Accepted: TypeAlias = tuple[int, int]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class EndUnit:
     """Commit or abort a unit; rows whose cancel was recorded are aborted and ended either way.  Value:
@@ -121,6 +130,7 @@ class EndUnit:
     accepted: tuple[Accepted, ...] = ()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Fork:
     """Start a child that shares the source's first ``position`` tokens; it may grow by ``max_new``.  Value: the
@@ -133,6 +143,7 @@ class Fork:
     session: str | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Truncate:
     """Cut an active sequence back to ``position`` tokens, exactly.  Value: None."""
@@ -141,6 +152,7 @@ class Truncate:
     position: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """Make the smallest committed frontier over pools findable.  Value: the checkpoint id (the old one where it exists
@@ -150,6 +162,7 @@ class Checkpoint:
     sequence: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Finish:
     """End an active sequence, keeping it as a continuation or not.  Value: whether it was retained."""
@@ -158,6 +171,7 @@ class Finish:
     retain: bool = True
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Cancel:
     """Drop a queued or active sequence.  Value: True when done, False when recorded for the end of its unit."""
@@ -165,6 +179,7 @@ class Cancel:
     sequence: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Release:
     """Drop an unpinned continuation.  Value: None."""
@@ -172,6 +187,7 @@ class Release:
     continuation: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Pin:
     """Protect a continuation from release (``pinned=False`` lifts it).  Value: None."""
@@ -180,6 +196,7 @@ class Pin:
     pinned: bool = True
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Lookup:
     """Ask what a prompt, with ``spans`` as for :class:`Submit`, would hit; changes nothing.  Value: ``Hit`` or None."""
@@ -189,6 +206,7 @@ class Lookup:
     spans: tuple[TokenSpan, ...] = ()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Demote:
     """Start moving a continuation's pages to Host (decision 0013); ``keep`` leaves the Device pages as clean copies.
@@ -200,6 +218,7 @@ class Demote:
     keep: bool = False
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Restore:
     """Start moving a continuation's pages back to Device; ``keep`` leaves the Host slots as clean copies.
@@ -211,6 +230,7 @@ class Restore:
     keep: bool = False
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class CancelTransfer:
     """Mark a transfer, so that it ends with its source visible as before.  Value: None."""
@@ -218,6 +238,7 @@ class CancelTransfer:
     transfer: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Progress:
     """Take note of finished device effects, end transfers and give back pages at rest.  Value: ``Progressed``."""
@@ -288,6 +309,7 @@ class WaitingKind(StrEnum):
     SINKING = "sinking"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """A request became active.  ``hit`` is the number of positions that it did not have to prefill."""
@@ -298,6 +320,7 @@ class Admitted:
     hit: int = 0
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class TransferStarted:
     """A transfer that an admission has started: out of ``source``, with so many pages of each pool.
@@ -317,6 +340,7 @@ class TransferStarted:
     evicted: tuple[int, ...] = ()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """A request stays queued; ``started``: the transfers that were started now, for which it waits."""
@@ -326,6 +350,7 @@ class Waiting:
     started: tuple[TransferStarted, ...] = ()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Scheduled:
     """What one ``schedule`` did: who was admitted, in order, and why the head waits (None: the queue is empty).
@@ -337,6 +362,7 @@ class Scheduled:
     waiting: Waiting | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class UnitEnded:
     """Main's frontiers after a unit, in the order of its work, and the sequences that a recorded cancel ended."""
@@ -345,6 +371,7 @@ class UnitEnded:
     cancelled: tuple[int, ...] = ()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Hit:
     """The best checkpoint for a prompt: its owner, its id and the number of tokens in common."""
@@ -362,6 +389,7 @@ class TransferOutcome(StrEnum):
     ABANDONED = "abandoned"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class TransferEnded:
     """A transfer is over.  ``failed``: one of its copies did not succeed."""
@@ -371,6 +399,7 @@ class TransferEnded:
     failed: bool = False
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Progressed:
     """What one ``progress`` took note of: units whose effects are complete, in order of their ends, and transfers that
@@ -384,6 +413,7 @@ class Progressed:
 Value: TypeAlias = int | bool | Admitted | Waiting | Scheduled | UnitEnded | Hit | Progressed | None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What an operation came to: a value or a refusal's kind, and the continuations that were released on the way.

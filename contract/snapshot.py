@@ -14,6 +14,7 @@ from importlib import resources
 from typing import Any, get_args, get_type_hints
 
 from kvcrucible.contract.operations import Identity
+from kvcrucible.contract.quick import quick
 from kvcrucible.contract.tiers import Tier as Tier  # noqa: PLC0414 - known by this name, too
 from kvcrucible.contract.tokens import MediaSource, Tokens
 
@@ -21,6 +22,7 @@ from kvcrucible.contract.tokens import MediaSource, Tokens
 SNAPSHOT_FORMAT = "kvcrucible.snapshot/3"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class PoolState:
     """Counters of one pool, in pages (DESIGN 4.3).  Retiring pages, and those that transfers hold, count as leased."""
@@ -33,6 +35,7 @@ class PoolState:
     free: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
     """One replica: the epoch and the columns that it has, and how many transfers read or write it.
@@ -47,6 +50,7 @@ class ReplicaState:
     slot: int = -1
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class PageState:
     """One logical page: ``committed`` columns, ``references`` from spaces (and units), and its device lease; generation
@@ -75,6 +79,7 @@ class PageState:
         return (on_device is not None and on_device.pins > 0) or (on_host is not None and on_host.pins > 0)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class SpaceState:
     """The address space of one sequence or continuation in one pool.
@@ -90,6 +95,7 @@ class SpaceState:
     provisional: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class SequenceState:
     """One active sequence.  ``entitlement`` and ``reserved`` are pages per pool; ``limit`` is its last position + 1."""
@@ -107,6 +113,7 @@ class SequenceState:
     identity: Identity
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ContinuationState:
     """One retained bundle; ``last_use`` orders release under pressure (lowest first)."""
@@ -119,6 +126,7 @@ class ContinuationState:
     identity: Identity
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class CheckpointState:
     """An immutable frontier of ``owner``, which every pool has reached.
@@ -135,6 +143,7 @@ class CheckpointState:
     columns: tuple[int, ...]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class FindableState:
     """What the prefix index itself holds for a checkpoint, read from the index and not from the checkpoint."""
@@ -144,6 +153,7 @@ class FindableState:
     identity: Identity
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class RowState:
     """One row of one pool's block-table matrix: who leases it and its page ids with trailing holes cut off.
@@ -159,6 +169,7 @@ class RowState:
     inverse: tuple[tuple[int, int], ...] | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class UnitState:
     """One unit in flight.
@@ -173,6 +184,7 @@ class UnitState:
     frozen: tuple[tuple[int, int, tuple[int, ...]], ...]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class MoveState:
     """One page of a transfer, with both of its ends: a Device page with the generation of its lease, and a Host slot.
@@ -193,6 +205,7 @@ class MoveState:
     dropped: bool
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class TransferState:
     """One transfer under way, from ``source`` to the other tier; ``cancelling``: it will be abandoned."""
@@ -205,6 +218,7 @@ class TransferState:
     moves: tuple[MoveState, ...]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class RetiringState:
     """A physical page that waits for its fence: the lease that has ended, and the last unit that may touch the page."""
@@ -215,6 +229,7 @@ class RetiringState:
     unit: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ExtentState:
     """One extent of the host arena, in bytes: ``slots`` pages of ``pool``, of which ``live`` have not ended."""
@@ -227,6 +242,7 @@ class ExtentState:
     live: tuple[int, ...]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class HostState:
     """Totals of the host arena, in bytes (DESIGN 4.4)."""
@@ -237,6 +253,7 @@ class HostState:
     free: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything visible; dictionaries are keyed by the entry's id (spaces by (owner, pool), rows by (pool, row),
@@ -303,7 +320,7 @@ def advanced(before: Snapshot, partial: Snapshot, touched: Touched) -> Snapshot:
     A touched entry that ``partial`` lacks has ceased to exist.  Parts of which nothing was touched are those of
     ``before``, the same objects; free lists and holes are not known and None.  Mutates nothing.
     """
-    parts: dict[str, Any] = {}
+    parts: list[Any] = []
     for part, named in _TOUCHED_BY:
         entries, ids = getattr(before, part), getattr(touched, named)
         if ids:
@@ -313,8 +330,9 @@ def advanced(before: Snapshot, partial: Snapshot, touched: Touched) -> Snapshot:
                     entries[key] = found[key]
                 else:
                     entries.pop(key, None)
-        parts[part] = entries
-    return Snapshot(partial.pools, **parts, queue=partial.queue, host=partial.host)
+        parts.append(entries)
+    # In the order of the fields, between the pools and the queue.
+    return Snapshot(partial.pools, *parts, partial.queue, partial.host)
 
 
 def to_plain(snapshot: Snapshot) -> dict[str, Any]:

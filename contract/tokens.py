@@ -22,7 +22,10 @@ from itertools import accumulate, islice
 from operator import itemgetter
 from typing import TypeAlias
 
+from kvcrucible.contract.quick import quick
 
+
+@quick
 @dataclass(frozen=True, slots=True)
 class MediaSource:
     """Source of tokens inside a media span; the value of such a token is its offset within the span.

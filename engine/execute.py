@@ -40,7 +40,7 @@ def execute(engine: Engine, operation: Operation) -> Outcome:
 
 def counters(engine: Engine) -> tuple[tuple[int, int, int], ...]:
     """Return (leased, reserved, free) per pool."""
-    return tuple((pool.leased, pool.reserved, pool.free) for pool in engine.pools)
+    return tuple([(pool.leased, pool.reserved, pool.free) for pool in engine.pools])
 
 
 def _call(engine: Engine, operation: Operation) -> Value:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import fields
+from functools import lru_cache
 from operator import attrgetter
+from typing import Any
 
 from kvcrucible.contract.snapshot import (
     CheckpointState,
@@ -31,18 +32,23 @@ from kvcrucible.engine.space import AddressSpace
 #: At C speed: a long space has thousands of pages and is observed with every unit.
 _page_id: Callable[[LogicalPage], int] = attrgetter("page")
 
-_TOUCHED = tuple(part.name for part in fields(Touched))
+#: All ids of a touched set, in the order of its fields.
+_ids_of: Callable[[Touched], tuple[set[Any], ...]] = attrgetter(*Touched.__slots__)
+
+#: A pool is mostly as it was or as it has been before, so that snapshots share its state.
+_pool = lru_cache(maxsize=4096)(PoolState)
 
 
 def snapshot(engine: Engine) -> Snapshot:
     """Return everything visible.  Changes nothing; linear in what is held."""
+    page_state = _page if engine.host is None else observe_host.page
     holders: list[Sequence | Continuation] = [
         *engine.sequences.values(),
         *engine.cache.continuations.values(),
     ]
     return Snapshot(
         pools=_pools(engine),
-        pages={page: _page(engine, held) for page, held in engine.ledger.live.items()},
+        pages={page: page_state(held) for page, held in engine.ledger.live.items()},
         spaces={
             (_id(holder), space.pool): _space(_id(holder), space, _provisional(engine, holder, space))
             for holder in holders
@@ -86,53 +92,49 @@ def drain(engine: Engine) -> tuple[Snapshot, Touched]:
     if engine.host is not None:
         live.extents |= engine.host.slots.changed
         engine.host.slots.changed.clear()
-    parts = []
-    for name in _TOUCHED:
-        collected = getattr(live, name)
+    parts: list[set[Any]] = []
+    for collected in _ids_of(live):
         parts.append(set(collected))
-        if collected:
-            collected.clear()
+        collected.clear()
     touched = Touched(*parts)
     return partial_snapshot(engine, touched), touched
 
 
 def partial_snapshot(engine: Engine, touched: Touched) -> Snapshot:
     """Return the pools, the queue and those touched entries that exist."""
-    live, index = engine.ledger.live, engine.cache.index
-    spaces: dict[tuple[int, int], SpaceState] = {}
+    found = Snapshot(_pools(engine), queue=tuple(engine.queue), host=observe_host.totals(engine))
+    # Most steps touch three or four parts, so each is asked for only where it was touched.
+    if touched.pages:
+        live, page_state = engine.ledger.live, _page if engine.host is None else observe_host.page
+        found.pages.update([(one, page_state(live[one])) for one in touched.pages if one in live])
     for owner, pool in touched.spaces:
         holder = _find(engine, owner)
         if holder is not None:
             space = holder.spaces[pool]
-            spaces[owner, pool] = _space(owner, space, _provisional(engine, holder, space))
-    return Snapshot(
-        pools=_pools(engine),
-        pages={page: _page(engine, held) for page in touched.pages if (held := live.get(page)) is not None},
-        spaces=spaces,
-        sequences={s: _sequence(engine.sequences[s]) for s in touched.sequences if s in engine.sequences},
-        continuations={
-            kept: _continuation(engine.cache.continuations[kept])
-            for kept in touched.continuations
-            if kept in engine.cache.continuations
-        },
-        checkpoints=dict(_checkpoints(engine, touched.checkpoints)),
-        findable={
-            checkpoint: _findable(engine, checkpoint)
-            for checkpoint in touched.checkpoints
-            if checkpoint in index
-        },
-        rows={(pool, row): _row(engine, pool, row) for pool, row in touched.rows},
-        units={unit: _unit(engine, unit) for unit in touched.units if unit in engine.units},
-        transfers=observe_host.transfers(engine, touched.transfers),
-        retiring={
-            (pool, page): _retiring(engine, pool, page)
-            for pool, page in touched.retiring
-            if page in engine.pools[pool].retiring
-        },
-        extents=observe_host.extents(engine, touched.extents),
-        queue=tuple(engine.queue),
-        host=observe_host.totals(engine),
-    )
+            found.spaces[owner, pool] = _space(owner, space, _provisional(engine, holder, space))
+    active, kept = engine.sequences, engine.cache.continuations
+    if touched.sequences:
+        found.sequences.update([(one, _sequence(active[one])) for one in touched.sequences if one in active])
+    if touched.continuations:
+        found.continuations.update(
+            [(one, _continuation(kept[one])) for one in touched.continuations if one in kept]
+        )
+    if touched.checkpoints:
+        index = engine.cache.index
+        found.checkpoints.update(_checkpoints(engine, touched.checkpoints))
+        found.findable.update([(one, _findable(engine, one)) for one in touched.checkpoints if one in index])
+    if touched.rows:
+        found.rows.update([((pool, row), _row(engine, pool, row)) for pool, row in touched.rows])
+    if touched.units:
+        found.units.update([(one, _unit(engine, one)) for one in touched.units if one in engine.units])
+    if touched.transfers:
+        found.transfers.update(observe_host.transfers(engine, touched.transfers))
+    for number, page in touched.retiring:
+        if page in engine.pools[number].retiring:
+            found.retiring[number, page] = _retiring(engine, number, page)
+    if touched.extents:
+        found.extents.update(observe_host.extents(engine, touched.extents))
+    return found
 
 
 def _find(engine: Engine, owner: int) -> Sequence | Continuation | None:
@@ -154,8 +156,10 @@ def _checkpoints(engine: Engine, checkpoints: Iterable[int]) -> Iterable[tuple[i
 
 def _pools(engine: Engine) -> tuple[PoolState, ...]:
     return tuple(
-        PoolState(pool.spec.name, pool.spec.page_size, pool.capacity, pool.leased, pool.reserved, pool.free)
-        for pool in engine.pools
+        [
+            _pool(pool.spec.name, pool.spec.page_size, pool.capacity, pool.leased, pool.reserved, pool.free)
+            for pool in engine.pools
+        ]
     )
 
 
@@ -164,9 +168,8 @@ def _retiring(engine: Engine, pool: int, page: int) -> RetiringState:
     return RetiringState(pool, page, generation_of(held.lease), engine.fences.unit(held.fence))
 
 
-def _page(engine: Engine, held: LogicalPage) -> PageState:
-    if engine.host is not None:
-        return observe_host.page(held)
+def _page(held: LogicalPage) -> PageState:
+    """Return a page of an engine without a Host tier."""
     return PageState(
         held.page,
         held.pool,
@@ -199,7 +202,7 @@ def _sequence(record: Sequence) -> SequenceState:
         record.limit,
         record.session,
         record.entitlement,
-        tuple(reservation.remaining for reservation in record.reservations),
+        tuple([reservation.remaining for reservation in record.reservations]),
         record.unit is not None,
         record.cancel_recorded,
         record.committed_tokens,

@@ -26,6 +26,9 @@ from kvcrucible.engine.pool import generation_of, page_of
 #: Device replicas have no place of their own to tell apart, so that most pages share a few equal ones.
 _device_replica = lru_cache(maxsize=4096)(ReplicaState)
 
+#: Most operations leave the arena alone, so that snapshots share its totals.
+_totals = lru_cache(maxsize=4096)(HostState)
+
 
 def page(held: LogicalPage) -> PageState:
     """Return a page with its replicas."""
@@ -73,7 +76,7 @@ def totals(engine: Engine) -> HostState | None:
     if engine.host is None:
         return None
     arena = engine.host.arena
-    return HostState(arena.capacity_bytes, arena.alignment_bytes, arena.used_bytes, arena.free_bytes)
+    return _totals(arena.capacity_bytes, arena.alignment_bytes, arena.used_bytes, arena.free_bytes)
 
 
 def _replica(replica: Replica | None) -> ReplicaState | None:

@@ -81,7 +81,8 @@ class EffectsJudge:
         self._recorded = 0
         #: Columns copied when everything had run last, and what has had to be copied since; None where that is unknown.
         self._copied: tuple[int, ...] = () if self._shows is None else self._shows.copied_columns()
-        self._due: tuple[int, ...] | None = (0,) * len(self._copied)
+        self._none = (0,) * len(self._copied)
+        self._due: tuple[int, ...] | None = self._none
         self._since: list[Operation] = []
         self._late: list[Violation] = []
 
@@ -95,18 +96,21 @@ class EffectsJudge:
         """Judge an operation that has been carried out in the state ``before``; refusals have no effects."""
         if self._shows is None:
             return []
+        value = outcome.value
         if outcome.refusal is not None:
-            return self._copies_after(operation, (0,) * len(self._copied))
-        match operation, outcome.value:
-            case EndUnit(unit=unit), _:
-                self._ended.append(_Ended(unit, self._recorded))
-            case Demote() | Restore(), int(transfer):
-                self._transfers.append(transfer)
-            case Progress(), Progressed() as found:
-                told = self._judge_units(found) + self._judge_transfers(found, before)
-                return told + self._copies_after(operation, (0,) * len(self._copied))
-        self._transfers += [one.transfer for one in starts(outcome.value)]
-        return self._copies_after(operation, _expected_copies(operation, outcome, before))
+            return self._copies_after(operation, self._none)
+        if isinstance(operation, EndUnit):
+            self._ended.append(_Ended(operation.unit, self._recorded))
+        elif isinstance(operation, Demote | Restore) and isinstance(value, int):
+            self._transfers.append(value)
+        elif isinstance(operation, Progress) and isinstance(value, Progressed):
+            told = self._judge_units(value) + self._judge_transfers(value, before)
+            return told + self._copies_after(operation, self._none)
+        if isinstance(value, Scheduled | Waiting):
+            self._transfers += [one.transfer for one in starts(value)]
+        if isinstance(operation, Fork | Truncate) or isinstance(value, Scheduled | Admitted):
+            return self._copies_after(operation, _expected_copies(operation, outcome, before))
+        return self._copies_after(operation, self._none)
 
     # -- what is over --------------------------------------------------------------------------------------------------
 
@@ -144,7 +148,7 @@ class EffectsJudge:
         late, self._late = self._late, []
         if due is None or self._due is None:
             self._due = None
-        else:
+        elif due is not self._none:
             self._due = tuple(map(int.__add__, self._due, due))
         self._since.append(operation)
         return late + self._judge_copies()
@@ -153,10 +157,12 @@ class EffectsJudge:
         assert self._shows is not None
         if not self._since or not self._shows.all_ran():
             return []
-        now, due, since = self._shows.copied_columns(), self._due, self._since
-        found = tuple(after - before for after, before in zip(now, self._copied, strict=True))
-        self._copied, self._due, self._since = now, (0,) * len(now), []
-        if due is None or found == due:
+        now, before, due, since = self._shows.copied_columns(), self._copied, self._due, self._since
+        self._copied, self._due, self._since = now, self._none, []
+        if due is None or (now == before and due == self._none):
+            return []
+        found = tuple([later - earlier for later, earlier in zip(now, before, strict=True)])
+        if found == due:
             return []
         what = (
             in_words(since[-1]) if len(since) == 1 else f"{len(since)} operations up to {in_words(since[-1])}"

@@ -46,27 +46,28 @@ class FenceJudge:
         return [*self._given_out(before, after), *overdue(after, self._outstanding)] if self._touched else []
 
     def _given_out(self, before: Snapshot, after: Snapshot) -> Iterator[Violation]:
-        old, new = (_leases(snapshot, transfers=True) for snapshot in (before, after))
+        old = _leases(before, self._touched)
+        held = _leases(after, self._touched, transfers=False)
+        new = _with_transfers(held, after, self._touched) if after.transfers else held
         for place, units in self._touched.items():
             known = {generation for _, generation in old.get(place, ())}
-            names = [f"unit {unit}" for unit in sorted(units)]
             for owner, generation in new.get(place, ()):
                 if generation not in known:
+                    names = [f"unit {unit}" for unit in sorted(units)]
                     yield from page_given_out(*place, owner, self._owners[place], names)
-        for place, owners in _holders(after).items():
-            if place in self._touched:
-                self._owners[place] = owners
+        for place, found in held.items():
+            self._owners[place] = {owner for owner, _ in found}
 
     def _note(self, operation: Operation, outcome: Outcome, before: Snapshot) -> None:
         """Learn which units are outstanding and what they have touched."""
         if isinstance(operation, EndUnit):
             self._outstanding.add(operation.unit)
-            holders = _holders(before)
+            holders = _leases(before, transfers=False)
             for sequence, pool, _, _ in before.units[operation.unit].work:
                 for page in before.spaces[sequence, pool].pages:
                     place = pool, before.pages[page].device
                     self._touched.setdefault(place, set()).add(operation.unit)
-                    self._owners[place] = holders[place]
+                    self._owners[place] = {owner for owner, _ in holders[place]}
         elif isinstance(outcome.value, Progressed):
             self._outstanding.difference_update(outcome.value.units)
             for place in list(self._touched):
@@ -82,21 +83,31 @@ class FenceJudge:
                     owners.update({one.sequence} if one.source in owners else ())
 
 
-def _holders(snapshot: Snapshot) -> dict[Place, set[int]]:
-    """Return the owners of the spaces that hold each physical page."""
-    return {
-        place: {owner for owner, _ in found} for place, found in _leases(snapshot, transfers=False).items()
-    }
-
-
-def _leases(snapshot: Snapshot, *, transfers: bool) -> dict[Place, set[tuple[int, int]]]:
-    """Return (owner, generation) of whoever leases each physical page: the spaces that hold it, or a transfer."""
+def _leases(
+    snapshot: Snapshot, only: Collection[Place] | None = None, *, transfers: bool = True
+) -> dict[Place, set[tuple[int, int]]]:
+    """Return (owner, generation) of each lease of a physical page, or of those in ``only``: the spaces that hold it, or
+    a transfer.
+    """
     leases: dict[Place, set[tuple[int, int]]] = {}
+    pages = snapshot.pages
     for (owner, pool), space in snapshot.spaces.items():
-        # A space of a wrong engine may name a page that has ended: refcount-exact tells that.
-        for page in (snapshot.pages[one] for one in space.pages if one in snapshot.pages):
-            leases.setdefault((pool, page.device), set()).add((owner, page.generation))
-    for transfer in snapshot.transfers.values() if transfers else ():
+        for one in space.pages:
+            page = pages.get(one)
+            # A space of a wrong engine may name a page that has ended: refcount-exact tells that.
+            if page is not None and (only is None or (pool, page.device) in only):
+                leases.setdefault((pool, page.device), set()).add((owner, page.generation))
+    return _with_transfers(leases, snapshot, only) if transfers and snapshot.transfers else leases
+
+
+def _with_transfers(
+    leases: dict[Place, set[tuple[int, int]]], snapshot: Snapshot, only: Collection[Place] | None
+) -> dict[Place, set[tuple[int, int]]]:
+    """Return ``leases``, which stay as they are, and what transfers hold."""
+    found = {place: set(of_place) for place, of_place in leases.items()}
+    for transfer in snapshot.transfers.values():
         for move in transfer.moves:
-            leases.setdefault((move.pool, move.device), set()).add((transfer.continuation, move.generation))
-    return leases
+            if only is None or (move.pool, move.device) in only:
+                place = (move.pool, move.device)
+                found.setdefault(place, set()).add((transfer.continuation, move.generation))
+    return found

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, cast
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.in_words import in_words
 from kvcrucible.contract.operations import (
+    Admitted,
     Cancel,
     Demote,
     EndUnit,
@@ -125,6 +126,7 @@ class LockStep:
         self.monitor = Monitor(
             registry.checkers(_asked(capabilities, setting)), reports_touched=self.adapter.drain() is not None
         )
+        self._reserves, self._cuts = capabilities.reserves, "Truncate" in capabilities.operations
         self._effects = EffectsJudge(self.adapter)
         self._fences = None if immediate else FenceJudge()
         self._pairs = PairLog(self.tally.pairs)
@@ -139,13 +141,12 @@ class LockStep:
         """Take one step and judge it; returns the engine's outcome for an operation.  Raises ``InvariantViolated``."""
         self.log.append(step)
         self.tally.steps += 1
-        match step:
-            case RunEffects(count):
-                self._let("running device effects", partial(self._payload.run_effects, count))
-                return None
-            case ReadBack():
-                self._read_back()
-                return None
+        if isinstance(step, RunEffects):
+            self._let("running device effects", partial(self._payload.run_effects, step.count))
+            return None
+        if isinstance(step, ReadBack):
+            self._read_back()
+            return None
         return self._operate(step)
 
     def close(self) -> None:
@@ -230,11 +231,12 @@ class LockStep:
             after = advanced(before, *drained)
         violations = judge_outcome(operation, expected, actual)
         violations += self._observe(before, actual, after, drained)
-        if "Truncate" in self.adapter.capabilities.operations:
+        if self._cuts:
             # An admission may cut too: the continuation that it moves.
             violations += epochs_risen(before, after)
         violations += state_agrees(operation, self.model, after, self.adapter.capabilities)
-        violations += self._judge_queue(actual, observation, after)
+        if observation is not None and self._reserves:
+            violations += self._judge_queue(actual, observation, after)
         violations += self._effects.judge(operation, actual, before)
         if self._fences is not None:
             violations += self._fences.judge(operation, actual, before, after)
@@ -253,18 +255,20 @@ class LockStep:
             self._trimmed = (self._trimmed - selected) | {one for one, _ in operation.accepted}
         self._count(operation, actual)
         self._pairs.note(operation, refused=actual.refusal is not None)
-        if self._goals:
+        if self._goals and observation is not None:
             for name in coverage.reached(observation, actual, after, self.setting):
                 self.tally.goals[name] += 1
         return actual
 
-    def _observation(self, before: Snapshot, operation: Operation) -> Observation:
-        """Note what is there before an operation: all that goals ask about, or what judging a queue takes."""
+    def _observation(self, before: Snapshot, operation: Operation) -> Observation | None:
+        """Note what is there before an operation: all that goals ask about, or what judging a queue takes; None where
+        neither is asked for.
+        """
         if self._goals:
             return coverage.observe(self.model, before, operation, self._trimmed)
         if isinstance(operation, Schedule | TryAdmit):
             return coverage.observe_queue(self.model, before, operation)
-        return Observation(before, operation, None)
+        return None
 
     def _look_in_full(self) -> Snapshot:
         """Look at the whole state between two operations, and judge it."""
@@ -293,8 +297,6 @@ class LockStep:
 
     def _judge_queue(self, actual: Outcome, observation: Observation, after: Snapshot) -> list[Violation]:
         """Judge who waits and who was let past, and count what became of requests with a hit."""
-        if not self.adapter.capabilities.reserves:
-            return []
         fenced = self._fences.touched if self._fences is not None else ()
         violations = waiting.judge_waiting(actual, observation, after, fenced)
         passed = waiting.judge_passing(actual, observation, after, self.setting.max_concurrency)
@@ -363,6 +365,8 @@ class LockStep:
         if outcome.refusal is not None:
             self.tally.refusals[outcome.refusal.value] += 1
         value = outcome.value
+        if not isinstance(value, Scheduled | Waiting | Admitted):
+            return
         waiting = value.waiting if isinstance(value, Scheduled) else value
         if isinstance(waiting, Waiting):
             self.tally.waits[waiting.kind.value] += 1

@@ -11,7 +11,7 @@ Does not verify: that what is new would be a fault, nor anything about inputs th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ from kvcrucible.contract.operations import (
     TransferStarted,
     Waiting,
 )
-from kvcrucible.contract.snapshot import Snapshot
+from kvcrucible.contract.snapshot import PageState, Snapshot
 
 #: (operation, outcome, answers to the questions as bits, the first the lowest).
 Species: TypeAlias = tuple[str, str, int]
@@ -41,18 +41,35 @@ ABSTRACT_STATE: tuple[str, ...] = (
     "a page has a Host replica or none on Device",
 )
 
+#: The answers that pages give are the last two.
+_SHARED, _HOSTED = 1 << len(ABSTRACT_STATE) - 2, 1 << len(ABSTRACT_STATE) - 1
+
 #: Seeds that make the larger sampling unit.
 PAIR = 2
 
 
 def abstract(snapshot: Snapshot) -> int:
     """Return the answers of a state."""
+    return of_pages(snapshot.pages) | of_the_rest(snapshot)
+
+
+def of_pages(pages: Mapping[int, PageState]) -> int:
+    """Return the answers of a state that its pages give."""
     shared = hosted = False
-    for page in snapshot.pages.values():
+    for page in pages.values():
         if page.references > 1:
             shared = True
+            if hosted:
+                break
         if page.on_host is not None or page.device == -1:
             hosted = True
+            if shared:
+                break
+    return (_SHARED if shared else 0) | (_HOSTED if hosted else 0)
+
+
+def of_the_rest(snapshot: Snapshot) -> int:
+    """Return the answers of a state that anything but its pages gives."""
     answers = (
         snapshot.queue,
         snapshot.units,
@@ -60,10 +77,13 @@ def abstract(snapshot: Snapshot) -> int:
         snapshot.transfers,
         snapshot.retiring,
         min([pool.free for pool in snapshot.pools]) == 0,
-        shared,
-        hosted,
     )
-    return sum([1 << bit for bit, answer in enumerate(answers) if answer])
+    found, bit = 0, 1
+    for answer in answers:
+        if answer:
+            found |= bit
+        bit <<= 1
+    return found
 
 
 def outcome_kind(outcome: Outcome) -> str:

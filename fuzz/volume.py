@@ -11,7 +11,7 @@ import json
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from kvcrucible.contract.errors import NotRunError
 from kvcrucible.contract.operations import OPERATIONS, Operation, Outcome
 from kvcrucible.contract.planes import BACKENDS
-from kvcrucible.contract.snapshot import to_plain
+from kvcrucible.contract.snapshot import PageState, to_plain
 from kvcrucible.fuzz.adapters.registry import build, depths_of
 from kvcrucible.fuzz.cores import usable_cores
 from kvcrucible.fuzz.coverage import GOALS, within_reach
@@ -32,7 +32,7 @@ from kvcrucible.fuzz.pairs import missing, pair_name
 from kvcrucible.fuzz.raw import Conditions, SeedFailure, draw_seed, run_drawn, run_seed
 from kvcrucible.fuzz.setting import Depth, Setting
 from kvcrucible.fuzz.source import source_commit
-from kvcrucible.fuzz.species import Novelty, Species, abstract, species_of
+from kvcrucible.fuzz.species import Novelty, Species, of_pages, of_the_rest, species_of
 from kvcrucible.fuzz.steps import Step, step_to_plain
 from kvcrucible.invariants.judgements import NOT_REPRODUCED
 from kvcrucible.invariants.violation import Violation
@@ -271,12 +271,17 @@ class _Watch:
         self.digest = blake2b(digest_size=16) if digest else None
         self.after_each: list[bytes] = []
         self.steps: list[Step] = []
-        self._before = 0
+        self._before = self._of_pages = 0
+        self._pages: Mapping[int, PageState] | None = None
 
     def __call__(self, lock: LockStep, step: Step, outcome: Outcome | None) -> None:
         if outcome is not None and isinstance(step, Operation):
             self.species.add(species_of(step, outcome, self._before))
-            self._before = abstract(lock.snapshot)
+            state = lock.snapshot
+            # What an operation has not touched is the same object as before it.
+            if state.pages is not self._pages:
+                self._pages, self._of_pages = state.pages, of_pages(state.pages)
+            self._before = self._of_pages | of_the_rest(state)
         if self.digest is not None:
             state = [step_to_plain(step), repr(outcome), to_plain(lock.adapter.snapshot())]
             self.digest.update(json.dumps(state, sort_keys=True).encode())

@@ -83,9 +83,9 @@ def epochs_risen(before: Snapshot, after: Snapshot) -> list[Violation]:
         return []
     pages = after.pages
     cut = [
-        (old, pages[key])
+        (old, now)
         for key, old in before.pages.items()
-        if key in pages and pages[key].committed < old.committed
+        if (now := pages.get(key)) is not old and now is not None and now.committed < old.committed
     ]
     return [
         mismatch(

@@ -34,6 +34,8 @@ class RecycleFenced(Checker):
         """Judge retiring pages, what transfers name, and the frozen rows."""
         leased = _leased(snapshot) if snapshot.retiring else {}
         for place, retiring in snapshot.retiring.items():
+            if place not in leased and retiring.unit not in snapshot.units:
+                continue
             subject = f"retiring device {place[1]} of pool {place[0]}"
             if place in leased:
                 yield self.mismatch(subject, f"leased to {leased[place]}", "nobody's until its fence")
@@ -45,6 +47,8 @@ class RecycleFenced(Checker):
             yield self.mismatch(
                 f"page {page} in a transfer, place {taken}", f"page {other}'s", "its own until the end"
             )
+        if snapshot.free_pages is None and not snapshot.retiring:
+            return
         named = {(move.pool, move.device) for t in snapshot.transfers.values() for move in t.moves}
         for pool, free in enumerate(snapshot.free_pages or ()):
             fenced = {device for at, device in (*snapshot.retiring, *named) if at == pool}
@@ -64,7 +68,7 @@ class RecycleFenced(Checker):
         gone: list[PageState] = []
         if before.units and after.units:
             gone += [before.pages[key] for key in scope.removed]
-            gone += [was for was, now in scope.kept if (was.pool, was.device) != (now.pool, now.device)]
+            gone += [was for was, now in scope.kept if was.device != now.device or was.pool != now.pool]
         if not (ended or gone):
             return
         leased = _leased(after)

@@ -43,12 +43,15 @@ class FrontierBounds(Checker):
     def check_delta(self, before: Snapshot, after: Snapshot, scope: Scope) -> Iterator[Violation]:
         """Judge spaces that were touched or whose owner was, and the columns of changed blocks."""
         owners = scope.sequences | scope.continuations
+        sizes, looked_at = [pool.page_size for pool in after.pools], (scope.starts, scope.displaced)
         for key, space in after.spaces.items():
-            if not 0 <= space.pool < len(after.pools):
+            if not 0 <= space.pool < len(sizes):
                 continue
-            size = after.pools[space.pool].page_size
+            size = sizes[space.pool]
             if key in scope.spaces or space.owner in owners:
                 yield from self._bounds(after, space, size)
+            if key not in looked_at[0] and key not in looked_at[1]:
+                continue
             for block in scope.blocks(key, len(space.pages)):
                 page = after.pages.get(space.pages[block])
                 due = min(max(space.frontier - block * size, 0), size)
@@ -58,29 +61,25 @@ class FrontierBounds(Checker):
                     )
                     yield self.mismatch(subject, f"{page.committed} committed columns", due)
 
-    def _bounds(self, snapshot: Snapshot, space: SpaceState, size: int) -> Iterator[Violation]:
-        subject = f"space of {space.owner} in pool {space.pool}"
-        if not 0 <= space.frontier <= space.provisional:
-            yield self.mismatch(
-                subject, f"frontier {space.frontier}, provisional {space.provisional}", "0 ≤ first ≤ second"
-            )
-        if len(space.pages) != pages_for(space.provisional, size):
-            due = f"{pages_for(space.provisional, size)} for {space.provisional} positions"
-            yield self.mismatch(f"{subject}, pages held", len(space.pages), due)
+    def _bounds(self, snapshot: Snapshot, space: SpaceState, size: int) -> list[Violation]:
+        found: list[tuple[str, object, str]] = []
+        frontier, provisional = space.frontier, space.provisional
+        if not 0 <= frontier <= provisional:
+            found.append(("", f"frontier {frontier}, provisional {provisional}", "0 ≤ first ≤ second"))
+        if len(space.pages) != pages_for(provisional, size):
+            due = f"{pages_for(provisional, size)} for {provisional} positions"
+            found.append((", pages held", len(space.pages), due))
         sequence = snapshot.sequences.get(space.owner)
-        if sequence is not None and space.provisional > sequence.limit:
-            yield self.mismatch(
-                f"{subject}, provisional", space.provisional, f"at most the limit {sequence.limit}"
-            )
-        if space.provisional != space.frontier and not (sequence is not None and sequence.in_flight):
-            yield self.mismatch(
-                f"{subject}, not in a unit, provisional", space.provisional, f"the frontier {space.frontier}"
-            )
-        owner = owner_of(snapshot, space.owner)
-        if owner is not None and space.pool == 0 and count(owner.tokens) != space.frontier:
-            yield self.mismatch(
-                f"{subject}, tokens", count(owner.tokens), f"as many as the frontier {space.frontier}"
-            )
+        if sequence is not None and provisional > sequence.limit:
+            found.append((", provisional", provisional, f"at most the limit {sequence.limit}"))
+        if provisional != frontier and not (sequence is not None and sequence.in_flight):
+            found.append((", not in a unit, provisional", provisional, f"the frontier {frontier}"))
+        if space.pool == 0:
+            owner = owner_of(snapshot, space.owner)
+            if owner is not None and count(owner.tokens) != frontier:
+                found.append((", tokens", count(owner.tokens), f"as many as the frontier {frontier}"))
+        subject = f"space of {space.owner} in pool {space.pool}" if found else ""
+        return [self.mismatch(f"{subject}{what}", seen, due) for what, seen, due in found]
 
 
 class FrontierVisibility(Checker):
@@ -137,6 +136,8 @@ class BackendNotAhead(Checker):
             main = snapshot.spaces.get((owner, 0)) if pool > 0 else None
             if main is None:
                 continue
+            if space.frontier <= main.frontier and space.provisional <= main.provisional:
+                continue
             judged = [("frontier", space.frontier, main.frontier)]
             if pool < len(snapshot.pools) and snapshot.pools[pool].name not in LEADING:
                 judged.append(("provisional", space.provisional, main.provisional))
@@ -172,12 +173,15 @@ class ExactPrefixIdentity(Checker):
                     f"prefix index, checkpoint {key}", f"{count(found.tokens)} tokens findable", "no entry"
                 )
                 continue
-            subject = f"prefix index, checkpoint {key} of {checkpoint.owner} at {checkpoint.frontier}"
             owner = owner_of(snapshot, checkpoint.owner)
+            due = () if owner is None else prefix(owner.tokens, checkpoint.frontier)
+            as_its_owner = owner is not None and found.tokens == due and found.identity == owner.identity
+            if as_its_owner and count(due) == checkpoint.frontier:
+                continue
+            subject = f"prefix index, checkpoint {key} of {checkpoint.owner} at {checkpoint.frontier}"
             if owner is None:
                 yield self.mismatch(subject, "no such owner", "an owner that lives")
                 continue
-            due = prefix(owner.tokens, checkpoint.frontier)
             if found.tokens != due:
                 agreed = common_prefix(found.tokens, due)
                 yield self.mismatch(

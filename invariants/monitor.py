@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, TypeAlias
 
 from kvcrucible.contract.snapshot import KEYED_PARTS, Snapshot, Touched
-from kvcrucible.invariants.checker import Checker
+from kvcrucible.invariants.checker import Checker, Scope
 from kvcrucible.invariants.judgements import UNREPORTED_CHANGE
 from kvcrucible.invariants.shadow import Shadow, Step
 from kvcrucible.invariants.violation import Violation, mismatch
@@ -14,6 +16,9 @@ from kvcrucible.invariants.violation import Violation, mismatch
 #: What a step may change, in the order of the bits by which a monitor remembers whom that concerns.
 _CHANGES: tuple[str, ...] = (*Touched.__slots__, "counters", "arena")
 _COUNTERS, _ARENA = (1 << _CHANGES.index(name) for name in ("counters", "arena"))
+
+#: The ids of a touched set, in the order of the bits.
+_ids_of: Callable[[Touched], tuple[Any, ...]] = attrgetter(*Touched.__slots__)
 
 #: Entries that an unreported-change message names per part; a lost report may concern thousands of pages.
 MAX_NAMED_ENTRIES = 5
@@ -27,6 +32,12 @@ class Tally:
     full: int = 0
     harness: int = 0
     premises: int = 0
+
+
+#: What a step asks a checker: its step check, whether the rule has anything to bite on, and where that is counted.
+_Asked: TypeAlias = tuple[
+    Callable[[Snapshot, Snapshot, Scope], Iterable[Violation]], Callable[[Snapshot], object], Tally
+]
 
 
 class Monitor:
@@ -44,7 +55,7 @@ class Monitor:
         self._local = tuple(checker for checker in self._checkers if checker.is_local)
         self._at_quiescence = tuple(checker for checker in self._checkers if not checker.is_local)
         self._reports_touched = reports_touched
-        self._concerned: dict[int, list[tuple[Checker, Tally]]] = {}
+        self._concerned: dict[int, list[_Asked]] = {}
         self._shadow: Shadow | None = None
         self.tallies: dict[str, Tally] = {checker.id: Tally() for checker in self._checkers}
 
@@ -58,9 +69,13 @@ class Monitor:
         changed = self._changed(self._shadow.state, partial, touched)
         if not changed and partial.queue == self._shadow.state.queue:
             return []
-        step = self._shadow.step(partial, touched)
-        violations = self._judge_step(step, changed)
-        self._shadow.advance(step)
+        violations: list[Violation] = []
+        if changed or self._concerns(changed):
+            step = self._shadow.step(partial, touched)
+            violations += self._judge_step(step, changed)
+            self._shadow.advance(step)
+        else:
+            self._shadow.requeue(partial.queue)
         state = self._shadow.state
         if not state.sequences and not state.continuations:
             for checker in self._at_quiescence:
@@ -91,33 +106,35 @@ class Monitor:
         """Return a bit for each of ``_CHANGES`` that a step may have made; all of them where a pool or the arena is no
         longer what it was, for checkers read those anywhere.
         """
-        changed = 0
-        for bit, name in enumerate(Touched.__slots__):
-            if getattr(touched, name):
-                changed |= 1 << bit
+        changed, bit = 0, 1
+        for ids in _ids_of(touched):
+            if ids:
+                changed |= bit
+            bit <<= 1
         if partial.pools != state.pools:
             changed |= _COUNTERS if _shapes(partial) == _shapes(state) else ~0
         if partial.host != state.host:
             changed |= _ARENA if partial.host is not None and state.host is not None else ~0
         return changed
 
-    def _concerns(self, changed: int) -> list[tuple[Checker, Tally]]:
+    def _concerns(self, changed: int) -> list[_Asked]:
         """Return the local checkers that read something of what has changed."""
         found = self._concerned.get(changed)
         if found is None:
             names = {name for bit, name in enumerate(_CHANGES) if changed >> bit & 1}
             local = [checker for checker in self._local if not checker.reads or checker.reads & names]
-            found = [(checker, self.tallies[checker.id]) for checker in local]
+            found = [(one.check_delta, _premise_of(one), self.tallies[one.id]) for one in local]
             self._concerned[changed] = found
         return found
 
     def _judge_step(self, step: Step, changed: int) -> list[Violation]:
         violations: list[Violation] = []
         before, after, scope = step.before, step.after, step.scope
-        for checker, tally in self._concerns(changed):
+        for check_delta, premise, tally in self._concerns(changed):
             tally.steps += 1
-            tally.premises += checker.premise(after)
-            violations.extend(checker.check_delta(before, after, scope))
+            if premise(after):
+                tally.premises += 1
+            violations += check_delta(before, after, scope)
         return violations
 
     def _judge_state(self, checker: Checker, snapshot: Snapshot, *, full: bool) -> list[Violation]:
@@ -128,6 +145,13 @@ class Monitor:
             tally.steps += 1
         tally.premises += checker.premise(snapshot)
         return list(checker.check(snapshot))
+
+
+def _premise_of(checker: Checker) -> Callable[[Snapshot], object]:
+    """Return what says, true or false, whether a rule has anything to bite on: mostly that a part has an entry."""
+    if type(checker).premise is Checker.premise:
+        return attrgetter(checker.premise_part)
+    return checker.premise
 
 
 def _shapes(snapshot: Snapshot) -> list[tuple[str, int, int]]:

@@ -11,10 +11,12 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kvcrucible.contract.quick import quick
 from kvcrucible.contract.snapshot import ExtentState, MoveState, PageState, Snapshot, Tier, TransferState
 from kvcrucible.invariants.checker import Scope
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Lease:
     """One lease of a physical page: of ``page``, of a transfer in the place of ``page``, or of a fence (None).
@@ -42,11 +44,12 @@ def transfer_leases(transfers: Iterable[TransferState]) -> Iterator[Lease]:
                 yield Lease(move.pool, move.device, move.generation, move.page, move.dropped)
 
 
-def other_leases(snapshot: Snapshot) -> Iterator[Lease]:
-    """Yield the leases that no living page shows as its Device replica's: of transfers and fences."""
-    yield from transfer_leases(snapshot.transfers.values())
-    for retiring in snapshot.retiring.values():
-        yield Lease(retiring.pool, retiring.device, retiring.generation, None, True)
+def other_leases(snapshot: Snapshot) -> list[Lease]:
+    """Return the leases that no living page shows as its Device replica's: of transfers and fences."""
+    found = list(transfer_leases(snapshot.transfers.values())) if snapshot.transfers else []
+    for retiring in snapshot.retiring.values() if snapshot.retiring else ():
+        found.append(Lease(retiring.pool, retiring.device, retiring.generation, None, True))
+    return found
 
 
 def page_lease(page: PageState) -> Lease:
@@ -61,11 +64,15 @@ def host_slot(page: PageState | None) -> tuple[int, int, int] | None:
     return page.pool, page.on_host.extent, page.on_host.slot
 
 
-def given_away(snapshot: Snapshot) -> Iterator[tuple[int, tuple[int, ...], int]]:
-    """Yield (page, place, other page) where a page holds a place that a transfer names for another page.
+def given_away(snapshot: Snapshot) -> Iterable[tuple[int, tuple[int, ...], int]]:
+    """Return (page, place, other page) where a page holds a place that a transfer names for another page.
 
     A place is (pool, device) or (pool, extent, slot).
     """
+    return _given_away(snapshot) if snapshot.transfers else ()
+
+
+def _given_away(snapshot: Snapshot) -> Iterator[tuple[int, tuple[int, ...], int]]:
     named: dict[tuple[int, ...], int] = {}
     #: Places that several pages are named with, which no sound engine has.
     disputed: dict[tuple[int, ...], set[int]] = {}
@@ -145,18 +152,21 @@ class Places:
 
         ``holders``: the page that each physical page is leased to.
         """
-        moves = _changed_moves(before, after, scope)
-        scope.replicas = scope.pages | {move.page for move in moves}
-        scope.arena = scope.extents | {move.extent for move in moves}
-        devices = {(move.pool, move.device) for move in moves} | scope.retiring
-        changed = _changed_pages(before, after, scope)
-        for old, new in changed:
-            was, now = host_slot(old), host_slot(new)
-            if was != now:
-                scope.arena.update([slot[1] for slot in (was, now) if slot is not None])
-            if old is None or new is None or (old.pool, old.device) != (new.pool, new.device):
+        scope.replicas, scope.arena, devices = set(scope.pages), set(scope.extents), set(scope.retiring)
+        if scope.transfers:
+            moves = _changed_moves(before, after, scope)
+            scope.replicas.update([move.page for move in moves])
+            scope.arena.update([move.extent for move in moves])
+            devices.update([(move.pool, move.device) for move in moves])
+        for old, new in _changed_pages(before, after, scope):
+            if _on_host(old) or _on_host(new):
+                was, now = host_slot(old), host_slot(new)
+                if was != now:
+                    scope.arena.update([slot[1] for slot in (was, now) if slot is not None])
+            if old is None or new is None or old.device != new.device or old.pool != new.pool:
                 devices.update([(p.pool, p.device) for p in (old, new) if p is not None and p.device >= 0])
-        pages = scope.replicas | {holders[place] for place in devices if place in holders}
+        pages = {holders[place] for place in devices if place in holders}
+        pages |= scope.replicas
         transfers: set[int] = set()
         if self.transfers_by_page.ids:
             for index, values in (
@@ -165,12 +175,15 @@ class Places:
                 (self.transfers_by_extent, scope.arena),
             ):
                 transfers.update(*[index.get(value) for value in values])
-        pages.update(*[self.pages_by_extent.get(extent) for extent in scope.arena])
+        for extent in scope.arena:
+            pages.update(self.pages_by_extent.get(extent))
         view(state, "pages", pages - scope.pages, before, after)
         view(state, "transfers", transfers - scope.transfers, before, after)
         if state.retiring:
             fences = (devices & state.retiring.keys()) | _retiring_in_rows(state, after, scope)
             view(state, "retiring", fences - scope.retiring, before, after)
+        if not (scope.arena or before.transfers or after.transfers):
+            return
         extents = scope.arena | self._neighbours(after, scope)
         for side in (before, after):
             for transfer in side.transfers.values():
@@ -199,7 +212,7 @@ class Places:
             if (new := after.transfers.get(key)) is not None:
                 self._add_transfer(new)
         for was, now in _changed_pages(before, after, scope):
-            if host_slot(was) != host_slot(now):
+            if (_on_host(was) or _on_host(now)) and host_slot(was) != host_slot(now):
                 if was is not None and was.on_host is not None:
                     self.pages_by_extent.remove(was.on_host.extent, was.page)
                 if now is not None:
@@ -239,9 +252,15 @@ def _changed_pages(
     for old, new in scope.kept:
         if old.on_host is not new.on_host or old.device != new.device or old.pool != new.pool:
             changed.append((old, new))
-    changed += [(None, after.pages[key]) for key in scope.created]
-    changed += [(before.pages[key], None) for key in scope.removed]
+    if scope.created:
+        changed += [(None, after.pages[key]) for key in scope.created]
+    if scope.removed:
+        changed += [(before.pages[key], None) for key in scope.removed]
     return changed
+
+
+def _on_host(page: PageState | None) -> bool:
+    return page is not None and page.on_host is not None
 
 
 def _changed_moves(before: Snapshot, after: Snapshot, scope: Scope) -> set[MoveState]:

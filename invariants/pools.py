@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 
-from kvcrucible.contract.snapshot import PoolState, SequenceState, Snapshot
+from kvcrucible.contract.snapshot import PageState, PoolState, Snapshot
 from kvcrucible.invariants.checker import Checker, Scope
 from kvcrucible.invariants.places import Lease, other_leases, page_lease, transfer_leases
 from kvcrucible.invariants.violation import Violation
@@ -33,7 +33,8 @@ class PoolConservation(Checker):
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
         """Judge the counters against everything that is counted."""
         for index, pool in enumerate(snapshot.pools):
-            yield from self._counters(pool)
+            if _adds_up_wrongly(pool):
+                yield from self._counters(pool)
             leased = len(_devices(snapshot, index))
             if pool.leased != leased:
                 yield self.mismatch(
@@ -47,12 +48,18 @@ class PoolConservation(Checker):
 
     def check_delta(self, before: Snapshot, after: Snapshot, scope: Scope) -> Iterator[Violation]:
         """Judge the change of each counter against the change of what it counts."""
+        leases = scope.pages or scope.transfers or scope.retiring
         for index, (old, pool) in enumerate(zip(before.pools, after.pools, strict=True)):
-            yield from self._counters(pool)
-            leased = old.leased + len(_devices(after, index)) - len(_devices(before, index))
+            if _adds_up_wrongly(pool):
+                yield from self._counters(pool)
+            # What was not touched is the same on both sides.
+            leased, reserved = old.leased, old.reserved
+            if leases:
+                leased += len(_devices(after, index)) - len(_devices(before, index))
             if pool.leased != leased:
                 yield self.mismatch(f"pool {pool.name}, leased", pool.leased, f"{leased} (was {old.leased})")
-            reserved = old.reserved + _reserved(after, index) - _reserved(before, index)
+            if scope.sequences:
+                reserved += _reserved(after, index) - _reserved(before, index)
             if pool.reserved != reserved:
                 yield self.mismatch(
                     f"pool {pool.name}, reserved", pool.reserved, f"{reserved} (was {old.reserved})"
@@ -67,20 +74,23 @@ class PoolConservation(Checker):
             yield self.mismatch(f"pool {pool.name}", parts, "no negative counter")
 
 
+def _adds_up_wrongly(pool: PoolState) -> bool:
+    leased, reserved, free = pool.leased, pool.reserved, pool.free
+    return leased + reserved + free != pool.capacity or leased < 0 or reserved < 0 or free < 0
+
+
 def _devices(snapshot: Snapshot, pool: int) -> set[int]:
     devices = {page.device for page in snapshot.pages.values() if page.pool == pool}
     devices.discard(-1)
-    devices.update([lease.device for lease in other_leases(snapshot) if lease.pool == pool])
+    if snapshot.transfers or snapshot.retiring:
+        devices.update([lease.device for lease in other_leases(snapshot) if lease.pool == pool])
     return devices
 
 
 def _reserved(snapshot: Snapshot, pool: int) -> int:
-    return sum(_share(sequence, pool) for sequence in snapshot.sequences.values())
-
-
-def _share(sequence: SequenceState, pool: int) -> int:
     # A vector that is too short is bundle-atomic's finding, not this one's.
-    return sequence.reserved[pool] if pool < len(sequence.reserved) else 0
+    vectors = [sequence.reserved for sequence in snapshot.sequences.values()]
+    return sum([vector[pool] for vector in vectors if pool < len(vector)])
 
 
 class LeaseUnique(Checker):
@@ -101,11 +111,12 @@ class LeaseUnique(Checker):
 
     def check(self, snapshot: Snapshot) -> Iterator[Violation]:
         """Judge leases, and the free lists where the snapshot has them."""
+        others = other_leases(snapshot)
         for index, pool in enumerate(snapshot.pools):
             held = [
                 page.device for page in snapshot.pages.values() if page.pool == index and page.device != -1
             ]
-            held += [lease.device for lease in other_leases(snapshot) if lease.pool == index]
+            held += [lease.device for lease in others if lease.pool == index]
             devices = set(held)
             if len(devices) < len(held) or (
                 devices and not 0 <= min(devices) <= max(devices) < pool.capacity
@@ -174,7 +185,15 @@ class LeaseGenerations(Checker):
     def check_delta(self, before: Snapshot, after: Snapshot, scope: Scope) -> Iterator[Violation]:
         """Judge new leases against the leases that ended, in this step or in an earlier one."""
         last = self._last
-        old, new = self._changed(before, scope, 0), self._changed(after, scope, 1)
+        moved = [
+            (was, now)
+            for was, now in scope.kept
+            if was.device != now.device or was.generation != now.generation or was.pool != now.pool
+        ]
+        if not (moved or scope.created or scope.removed or scope.transfers or scope.retiring):
+            return
+        old = self._changed(before, scope, scope.removed, [was for was, _ in moved])
+        new = self._changed(after, scope, scope.created, [now for _, now in moved])
         for place, lease in new.items():
             was = old.get(place)
             previous = max(last.get(place, -1), was.generation if was is not None else -1)
@@ -190,18 +209,20 @@ class LeaseGenerations(Checker):
         for place, lease in old.items():
             last[place] = max(last.get(place, -1), lease.generation)
 
-    def _changed(self, snapshot: Snapshot, scope: Scope, side: int) -> dict[tuple[int, int], Lease]:
-        """Return the leases of touched entries by place, but those of pages that keep theirs as it is."""
-        pages = [snapshot.pages[key] for key in (scope.removed, scope.created)[side]]
-        for pair in scope.kept:
-            old, new = pair
-            if (old.device, old.pool, old.generation) != (new.device, new.pool, new.generation):
-                pages.append(pair[side])
+    def _changed(
+        self, snapshot: Snapshot, scope: Scope, alone: set[int], moved: list[PageState]
+    ) -> dict[tuple[int, int], Lease]:
+        """Return the leases of touched entries by place, but those of pages that keep theirs as it is.
+
+        ``alone``: touched pages that exist on this side only; ``moved``: those on both whose lease is another one.
+        """
+        pages = [snapshot.pages[key] for key in alone] + moved
         leases = [page_lease(page) for page in pages if page.device != -1]
-        leases += transfer_leases(
-            [snapshot.transfers[key] for key in scope.transfers if key in snapshot.transfers]
-        )
-        for key in scope.retiring & snapshot.retiring.keys():
+        if scope.transfers:
+            leases += transfer_leases(
+                [snapshot.transfers[key] for key in scope.transfers if key in snapshot.transfers]
+            )
+        for key in scope.retiring & snapshot.retiring.keys() if scope.retiring else ():
             retiring = snapshot.retiring[key]
             leases.append(Lease(retiring.pool, retiring.device, retiring.generation, None, True))
         return {(lease.pool, lease.device): lease for lease in leases}
@@ -234,7 +255,7 @@ class RefcountExact(Checker):
 
     def check_delta(self, before: Snapshot, after: Snapshot, scope: Scope) -> Iterator[Violation]:
         """Judge each change of references by the spaces that took the page up or gave it up."""
-        gained, lost = Counter(scope.gained), Counter(scope.lost)
+        gained, lost = _counted(scope.gained), _counted(scope.lost)
         old, new = before.pages, after.pages
         suspects = {page.page for was, page in scope.kept if was.references != page.references}
         suspects.update(key for key in scope.created if new[key].references != gained.get(key, 0))
@@ -257,6 +278,14 @@ class RefcountExact(Checker):
         for space in (after.spaces[key] for key in scope.starts if key in after.spaces):
             if len(set(space.pages)) < len(space.pages):
                 yield self.mismatch(f"space of {space.owner}", f"pages {space.pages}", "each page once")
+
+
+def _counted(pages: list[int]) -> dict[int, int]:
+    """Return how often each page is named; for the few of a step quicker than a counter."""
+    found: dict[int, int] = {}
+    for page in pages:
+        found[page] = found.get(page, 0) + 1
+    return found
 
 
 def _due(holders: int) -> str:

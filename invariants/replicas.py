@@ -56,7 +56,7 @@ class OneVisibleReplica(Checker):
                 yield self.mismatch(
                     f"page {page.page}, device {page.device}, Device replica", found, "with its lease"
                 )
-            if replica(page, page.visible) is None:
+            if (page.on_device if page.visible is Tier.DEVICE else page.on_host) is None:
                 yield self.mismatch(f"page {page.page}, visible on {page.visible}", "no replica there", "one")
         hidden = {page.page for page in after.pages.values() if page.visible is not Tier.DEVICE}
         if not hidden:
@@ -101,6 +101,11 @@ class ReplicaValid(Checker):
         """Judge every replica in view but the hidden ones of transfers under way."""
         for page in snapshot.pages.values():
             epoch, committed, visible = page.epoch, page.committed, page.visible
+            copy = page.on_device
+            if page.on_host is None and (
+                copy is None or (copy.epoch == epoch and copy.coverage >= committed)
+            ):
+                continue
             for tier, copy in ((Tier.DEVICE, page.on_device), (Tier.HOST, page.on_host)):
                 if copy is None or (tier is not visible and copy.pins):
                     continue

@@ -20,17 +20,36 @@ pages in Python: whole tuples are compared at once, and only what follows their 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeAlias
 
-from kvcrucible.contract.snapshot import KEYED_PARTS, CheckpointState, PageState, Snapshot, Touched
+from kvcrucible.contract.quick import quick
+from kvcrucible.contract.snapshot import (
+    KEYED_PARTS,
+    CheckpointState,
+    HostState,
+    PageState,
+    PoolState,
+    Snapshot,
+    Touched,
+)
 from kvcrucible.invariants.checker import Scope
 from kvcrucible.invariants.places import Index, Places, view
 
 _Name: TypeAlias = tuple[str, Hashable]
 
+#: Each keyed part with the ids that name its touched entries; the prefix index has none of its own.
+_TOUCHED_BY: tuple[tuple[str, str], ...] = tuple(
+    (part, "checkpoints" if part == "findable" else part) for part in KEYED_PARTS
+)
 
+#: All ids of a touched set, in the order of its fields.
+_ids_of: Callable[[Touched], tuple[Any, ...]] = attrgetter(*Touched.__slots__)
+
+
+@quick
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step as closed partial snapshots, and what it touched."""
@@ -85,18 +104,20 @@ class Shadow:
         state = self.state
         before = Snapshot(state.pools, queue=state.queue, host=state.host)
         after = Snapshot(partial.pools, queue=partial.queue, host=partial.host)
-        scope = Scope(*[getattr(touched, name) for name in Touched.__slots__])
-        for part in KEYED_PARTS:
-            ids = _touched_ids(touched, part)
+        scope = Scope(*_ids_of(touched))
+        for part, named in _TOUCHED_BY:
+            ids = getattr(touched, named)
             if ids:
                 _select(getattr(state, part), ids, getattr(before, part))
                 _select(getattr(partial, part), ids, getattr(after, part))
-        old, new = before.pages, after.pages
-        scope.created, scope.removed = new.keys() - old.keys(), old.keys() - new.keys()
-        scope.kept = [(old[key], page) for key, page in new.items() if key in old]
+        if scope.pages:
+            old, new = before.pages, after.pages
+            scope.created, scope.removed = new.keys() - old.keys(), old.keys() - new.keys()
+            scope.kept = [(old[key], page) for key, page in new.items() if key in old]
         region = self._changed_blocks(before, after, scope)
         self._view("pages", region - scope.pages, before, after)
-        self._displaced_blocks(before, after, scope, region)
+        if scope.kept:
+            self._displaced_blocks(before, after, scope, region)
         self._related(before, after, scope)
         self._places.close(state, before, after, scope, self._holders)
         return Step(before, after, scope)
@@ -116,8 +137,12 @@ class Shadow:
             scope.starts[key] = max(start, 0)
         self._changed_rows(before, after, scope)
         for key, start in scope.starts.items():
-            for side in (before, after):
-                space = side.spaces.get(key) or (None if key in scope.spaces else self.state.spaces.get(key))
+            if key not in scope.spaces:
+                # Not touched, so not in view yet: it is the same on both sides.
+                known = self.state.spaces.get(key)
+                region.update(() if known is None else known.pages[start:])
+                continue
+            for space in (before.spaces.get(key), after.spaces.get(key)):
                 if space is not None:
                     region.update(space.pages[start:])
         return region
@@ -156,17 +181,21 @@ class Shadow:
 
     def _related(self, before: Snapshot, after: Snapshot, scope: Scope) -> None:
         """Add owners and all that hangs on them."""
+        state, marked = self.state, self._checkpoints_by_owner.ids
         checkpoints = set(scope.checkpoints)
-        for page in scope.pages & self._checkpoints_by_page.ids.keys():
-            checkpoints.update(self._checkpoints_by_page.get(page))
-        self._view("checkpoints", checkpoints - scope.checkpoints, before, after)
-        self._view("units", self.state.units.keys() - scope.units, before, after)
+        if marked:
+            for page in scope.pages & self._checkpoints_by_page.ids.keys():
+                checkpoints.update(self._checkpoints_by_page.get(page))
+            self._view("checkpoints", checkpoints - scope.checkpoints, before, after)
+        if state.units:
+            self._view("units", state.units.keys() - scope.units, before, after)
         owners = scope.sequences | scope.continuations
         owners.update([owner for owner, _ in (*scope.spaces, *scope.starts, *scope.displaced)])
         rows: set[tuple[int, int]] = set()
         pools = range(len(after.pools))
         for side in (before, after):
-            owners.update([checkpoint.owner for checkpoint in side.checkpoints.values()])
+            if checkpoints:
+                owners.update([checkpoint.owner for checkpoint in side.checkpoints.values()])
             owners.update([row.sequence for row in side.rows.values() if row.sequence is not None])
             for unit in side.units.values():
                 owners.update([owner for owner, _, _, _ in unit.work])
@@ -174,16 +203,22 @@ class Shadow:
         for names in self._changed_names(before, after, scope).values():
             for name in names:
                 owners.update(self._names.get(name))
-        self._view("sequences", owners - scope.sequences, before, after)
-        self._view("continuations", owners - scope.continuations, before, after)
-        spaces = {(owner, pool) for pool in pools for owner in owners}
-        self._view("spaces", spaces - scope.spaces, before, after)
-        for side in (before, after):
-            rows.update([(pool, sequence.row) for sequence in side.sequences.values() for pool in pools])
+        sequences, continuations, known = state.sequences, state.continuations, state.spaces
+        for owner in owners:
+            if owner in sequences and owner not in scope.sequences:
+                before.sequences[owner] = after.sequences[owner] = sequences[owner]
+            if owner in continuations and owner not in scope.continuations:
+                before.continuations[owner] = after.continuations[owner] = continuations[owner]
+            for pool in pools:
+                key = (owner, pool)
+                if key in known and key not in scope.spaces:
+                    before.spaces[key] = after.spaces[key] = known[key]
+        for pool in pools:
+            rows.update([(pool, sequence.row) for sequence in before.sequences.values()])
+            rows.update([(pool, sequence.row) for sequence in after.sequences.values()])
         self._view("rows", rows - scope.rows, before, after)
-        marked = self._checkpoints_by_owner
-        for owner in owners & marked.ids.keys():
-            checkpoints.update(marked.get(owner))
+        for owner in owners & marked.keys() if marked else ():
+            checkpoints.update(marked[owner])
         if checkpoints:
             self._view("checkpoints", checkpoints - scope.checkpoints, before, after)
             # The prefix index has no ids of its own among the touched: its entries go with the checkpoints'.
@@ -200,6 +235,13 @@ class Shadow:
         """Return what touched owners are called now, of those that are called otherwise than before."""
         changed = {}
         for key in scope.sequences | scope.continuations:
+            was, now = before.sequences.get(key), after.sequences.get(key)
+            kept, keeps = before.continuations.get(key), after.continuations.get(key)
+            if (was is None) is (now is None) and (kept is None) is (keeps is None):
+                # Most that are touched are called as before, which is told without making up their names.
+                same = was is None or now is None or (was.row, was.session) == (now.row, now.session)
+                if same and (kept is None or keeps is None or kept.session == keeps.session):
+                    continue
             names = _names_of(after, key)
             if names != _names_of(before, key):
                 changed[key] = names
@@ -212,17 +254,30 @@ class Shadow:
 
     def advance(self, step: Step) -> None:
         """Take over the touched entries of a step."""
-        state = self.state
+        state, after, scope = self.state, step.after, step.scope
         self._reindex(step)
-        for part in KEYED_PARTS:
-            known, now = getattr(state, part), getattr(step.after, part)
-            # Untouched entries in view are the shadow's own, so taking over the whole view changes nothing else.
-            known.update(now)
-            for key in getattr(step.before, part).keys() - now.keys():
-                del known[key]
+        # Untouched entries in view are the shadow's own.
+        for part, named in _TOUCHED_BY:
+            ids = getattr(scope, named)
+            if ids:
+                known, now = getattr(state, part), getattr(after, part)
+                for key in ids:
+                    if key in now:
+                        known[key] = now[key]
+                    else:
+                        known.pop(key, None)
+        if not (state.pools is after.pools and state.queue == after.queue and state.host is after.host):
+            self._renew(after.pools, after.queue, after.host)
+
+    def requeue(self, queue: tuple[int, ...]) -> None:
+        """Take over a step that has changed nothing but the queue."""
+        self._renew(self.state.pools, queue, self.state.host)
+
+    def _renew(self, pools: tuple[PoolState, ...], queue: tuple[int, ...], host: HostState | None) -> None:
+        state = self.state
         # Written out: dataclasses.replace costs as much as the rest of a small step.
         self.state = Snapshot(
-            step.after.pools,
+            pools,
             state.pages,
             state.spaces,
             state.sequences,
@@ -234,20 +289,21 @@ class Shadow:
             state.transfers,
             state.retiring,
             state.extents,
-            step.after.queue,
-            step.after.host,
+            queue,
+            host,
         )
 
     def _reindex(self, step: Step) -> None:
         before, after, scope = step.before, step.after, step.scope
         holders = self._holders
-        moved = _moved(scope)
-        for page in [before.pages[key] for key in scope.removed] + [was for was, _ in moved]:
-            if holders.get((page.pool, page.device)) == page.page:
-                del holders[page.pool, page.device]
-        for page in [after.pages[key] for key in scope.created] + [now for _, now in moved]:
-            if page.device >= 0:
-                holders[page.pool, page.device] = page.page
+        moved = _moved(scope) if scope.kept else []
+        if moved or scope.removed or scope.created:
+            for page in [before.pages[key] for key in scope.removed] + [was for was, _ in moved]:
+                if holders.get((page.pool, page.device)) == page.page:
+                    del holders[page.pool, page.device]
+            for page in [after.pages[key] for key in scope.created] + [now for _, now in moved]:
+                if page.device >= 0:
+                    holders[page.pool, page.device] = page.page
         self._places.reindex(before, after, scope)
         for key in scope.checkpoints:
             if (old := before.checkpoints.get(key)) is not None:
@@ -266,10 +322,6 @@ class Shadow:
         self._checkpoints_by_owner.add(checkpoint.owner, checkpoint.checkpoint)
         for page in checkpoint.pages:
             self._checkpoints_by_page.add(page, checkpoint.checkpoint)
-
-
-def _touched_ids(touched: Touched, part: str) -> Any:
-    return touched.checkpoints if part == "findable" else getattr(touched, part)
 
 
 def _select(entries: dict[Any, Any], ids: Any, into: dict[Any, Any]) -> None:

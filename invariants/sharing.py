@@ -47,7 +47,8 @@ class SingleWriter(Checker):
             size = sizes.get(space.pool)
             if size is None:
                 continue
-            for block in range(space.frontier // size, len(space.pages)):
+            first = space.frontier // size
+            for block in range(first, len(space.pages)) if first < len(space.pages) else ():
                 writable = pages.get(space.pages[block])
                 if writable is not None and writable.references > 1:
                     subject = f"space of {space.owner}, frontier {space.frontier}, block {block}, page {writable.page}"
@@ -115,41 +116,45 @@ class ProtectedPrefix(Checker):
         pools = len(snapshot.pools)
         for checkpoint in snapshot.checkpoints.values():
             named = (checkpoint.pages, checkpoint.epochs, checkpoint.columns)
-            if lengths := [len(vector) for vector in named if len(vector) != pools]:
+            if not len(named[0]) == len(named[1]) == len(named[2]) == pools:
+                lengths = [len(vector) for vector in named if len(vector) != pools]
                 yield self.mismatch(
                     f"checkpoint {checkpoint.checkpoint}, vectors", f"{lengths[0]} pools", pools
                 )
                 continue
             for pool in range(pools):
-                yield from self._judge(snapshot, checkpoint, pool)
+                broken = self._judge(snapshot, checkpoint, pool)
+                if broken:
+                    subject = (
+                        f"checkpoint {checkpoint.checkpoint} of {checkpoint.owner} at {checkpoint.frontier}"
+                    )
+                    if pool:
+                        subject = f"{subject}, pool {pool}"
+                    for what, found, due in broken:
+                        yield self.mismatch(f"{subject}{what}", found, due)
 
-    def _judge(self, snapshot: Snapshot, checkpoint: CheckpointState, pool: int) -> Iterator[Violation]:
-        subject = f"checkpoint {checkpoint.checkpoint} of {checkpoint.owner} at {checkpoint.frontier}"
-        if pool:
-            subject = f"{subject}, pool {pool}"
+    def _judge(
+        self, snapshot: Snapshot, checkpoint: CheckpointState, pool: int
+    ) -> list[tuple[str, object, object]]:
+        """Return (of what, what was found, what was due) for all that is wrong with a checkpoint in one pool."""
         named, epoch, columns = checkpoint.pages[pool], checkpoint.epochs[pool], checkpoint.columns[pool]
         space = snapshot.spaces.get((checkpoint.owner, pool))
         if space is None:
-            yield self.mismatch(subject, "no space of its owner", "its owner to live as long")
-            return
+            return [("", "no space of its owner", "its owner to live as long")]
         if not 1 <= checkpoint.frontier <= space.frontier:
-            yield self.mismatch(
-                subject, f"owner's frontier {space.frontier}", "a frontier that covers the checkpoint"
-            )
-            return
-        size = snapshot.pools[pool].page_size
-        block, column = divmod(checkpoint.frontier - 1, size)
+            return [("", f"owner's frontier {space.frontier}", "a frontier that covers the checkpoint")]
+        wrong: list[tuple[str, object, object]] = []
+        block, column = divmod(checkpoint.frontier - 1, snapshot.pools[pool].page_size)
         held = space.pages[block] if block < len(space.pages) else None
         if held != named:
-            yield self.mismatch(f"{subject}, block {block}", f"page {held}", f"page {named}")
+            wrong.append((f", block {block}", f"page {held}", f"page {named}"))
         if columns != column + 1:
-            yield self.mismatch(f"{subject}, protected columns", columns, column + 1)
+            wrong.append((", protected columns", columns, column + 1))
         page = snapshot.pages.get(named)
         if page is None:
-            yield self.mismatch(f"{subject}, page {named}", "absent", "to exist")
+            wrong.append((f", page {named}", "absent", "to exist"))
         elif page.committed < columns:
-            yield self.mismatch(
-                f"{subject}, page {page.page}", f"{page.committed} columns", f"at least {columns}"
-            )
+            wrong.append((f", page {page.page}", f"{page.committed} columns", f"at least {columns}"))
         elif page.epoch != epoch:
-            yield self.mismatch(f"{subject}, page {page.page}", f"epoch {page.epoch}", f"epoch {epoch}")
+            wrong.append((f", page {page.page}", f"epoch {page.epoch}", f"epoch {epoch}"))
+        return wrong

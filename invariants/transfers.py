@@ -68,24 +68,22 @@ class TransferPinned(Checker):
     ) -> Iterator[Violation]:
         """Judge the moves and pins of ``pages``, the slots of ``arena``, and who else holds what is in view."""
         named: dict[int, list[tuple[TransferState, MoveState]]] = defaultdict(list)
-        live = {key: frozenset(extent.live) for key, extent in snapshot.extents.items()}
+        live = {key: extent.live for key, extent in snapshot.extents.items()} if snapshot.transfers else {}
         for page, place, other in given_away(snapshot):
             yield self.mismatch(
                 f"page {page} in a transfer, place {place}", f"page {other}'s", "its own until the end"
             )
         for transfer in snapshot.transfers.values():
             for move in transfer.moves:
-                if move.page in pages:
+                in_view = move.page in pages
+                if in_view:
                     named[move.page].append((transfer, move))
-                subject = _subject(transfer, move)
                 if (move.pool, move.device) in snapshot.retiring:
-                    yield self.mismatch(
-                        f"{subject}, device {move.device}", "retiring", "its own until the end"
-                    )
-                judged = move.page in pages or move.extent in arena
-                if judged and move.slot not in live.get(move.extent, ()):
-                    where = f"slot {move.slot} of extent {move.extent}"
-                    yield self.mismatch(f"{subject}, {where}", "not live", "live until the end")
+                    subject = f"{_subject(transfer, move)}, device {move.device}"
+                    yield self.mismatch(subject, "retiring", "its own until the end")
+                if (in_view or move.extent in arena) and move.slot not in live.get(move.extent, ()):
+                    subject = f"{_subject(transfer, move)}, slot {move.slot} of extent {move.extent}"
+                    yield self.mismatch(subject, "not live", "live until the end")
         for key in pages:
             now = snapshot.pages.get(key)
             if key in named or (now is not None and _pinned(now)):
@@ -106,16 +104,15 @@ class TransferPinned(Checker):
             return
         for tier in Tier:
             copy = replica(page, tier)
-            subject = f"page {page.page}, replica on {tier}"
             if copy is not None and copy.pins != bool(named):
-                yield self.mismatch(f"{subject}, pins", copy.pins, int(bool(named)))
+                yield self.mismatch(f"page {page.page}, replica on {tier}, pins", copy.pins, int(bool(named)))
             for transfer, move in named:
                 # A fresh destination need not be shown as a replica before it is published.
                 if copy is None and move.fresh and tier is transfer.source.other:
                     continue
                 found_place = None if copy is None else _place(page, tier)
                 if found_place != _end(move, tier):
-                    what = f"{subject}, end of transfer {transfer.transfer}"
+                    what = f"page {page.page}, replica on {tier}, end of transfer {transfer.transfer}"
                     yield self.mismatch(what, f"at {found_place}", f"at {_end(move, tier)}")
 
     def _kept(self, old: TransferState, new: TransferState) -> Iterator[Violation]:

@@ -15,7 +15,6 @@ taken for it, where it is possible), what is stored in a page.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 
@@ -100,7 +99,7 @@ class AccountingModel(Room):
         self._require_offered(operation)
         self._told = Told() if told is None else Told.of(told)
         outcome = self._outcome(operation)
-        self.holes, self._told = None, Told()
+        self.holes = None
         return Outcome(outcome.value, outcome.refusal, outcome.evicted, self.books.counters, outcome.given_up)
 
     def predict_progress(self, reported: Progressed) -> Outcome:
@@ -253,39 +252,40 @@ class AccountingModel(Room):
 
     def _choose(self, plan: Plan) -> tuple[Row | None, Choice | None, Attempt | None]:
         """Return the first choice that fits, or the row that refuses the operation; with a choice, how it went where
-        nobody was there to be released for it.
+        nobody has to be released for it.
         """
         row = first_row(plan.judged)
         if row is not None:
             # No need has been stated yet, so this is not for want of pages; the act would make no sense.
             return row, None, None
         for choice in plan.choices:
+            # What fits while everyone stays fits all the more once they have gone.
+            attempt = self._attempt([], choice.act)
+            if min(attempt.books.free) >= 0:
+                return None, choice, attempt
             victims = self._releasable(choice.protected)
-            attempt = self._attempt(victims, choice.act)
+            if victims:
+                attempt = self._attempt(victims, choice.act)
             row = first_row(
-                [
-                    (kind, replace(facts, need_pages=attempt.need, available_pages=attempt.available))
-                    for kind, facts in plan.judged
-                ]
+                [(kind, facts.with_pages(attempt.need, attempt.available)) for kind, facts in plan.judged]
             )
             if row is None:
-                return None, choice, None if victims else attempt
+                return None, choice, None
         return row, None, None
 
     # -- the operations ------------------------------------------------------------------------------------------------
 
     def _outcome(self, operation: Operation) -> Outcome:
-        match operation:
-            case Fork() | Truncate() | BeginUnit() | Restore():
-                row, choice, ready = self._choose(self._plan(operation))
-                if choice is None:
-                    assert row is not None, operation
-                    return Outcome(refusal=row.kind)
-                return self._carry_out(choice, ready)
-            case TryAdmit():
-                return self._try_admit(operation)
-            case Schedule():
-                return self._schedule()
+        if isinstance(operation, Schedule):
+            return self._schedule()
+        if isinstance(operation, TryAdmit):
+            return self._try_admit(operation)
+        if isinstance(operation, Fork | Truncate | BeginUnit | Restore):
+            row, choice, ready = self._choose(self._plan(operation))
+            if choice is None:
+                assert row is not None, operation
+                return Outcome(refusal=row.kind)
+            return self._carry_out(choice, ready)
         row = first_row(self._judged(operation))
         if row is not None:
             return Outcome(refusal=row.kind)

@@ -7,7 +7,6 @@ Each act counts pages before and after, and asserts that the change is what the 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
 
 from kvcrucible.contract.counters import (
     Change,
@@ -32,24 +31,22 @@ from kvcrucible.contract.operations import (
 )
 from kvcrucible.contract.tokens import count, prefix, span
 from kvcrucible.reference.books import Books
-from kvcrucible.reference.holdings import Entry, UnitWork
+from kvcrucible.reference.holdings import Counters, Entry, UnitWork
 from kvcrucible.reference.labels import cut
 from kvcrucible.reference.pages import Page
-
-#: (leased, reserved, free) of each pool.
-Counters: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
 def expect(books: Books, before: Counters, changes: Iterable[Change]) -> None:
     """Assert that each pool's counters have changed as its formula says."""
     for entry in books.active.values():
-        for pool in books.pools:
-            assert books.reservation(entry, pool) >= len(entry.returned[pool]), (pool, entry)
+        for pool, fences in enumerate(entry.returned):
+            assert books.reservation(entry, pool) >= len(fences), (pool, entry)
+    counted = books.count_again()
     if not books.reserves:
         return
-    for pool, (old, new, change) in enumerate(zip(before, books.counters, changes, strict=True)):
-        found = Change(*(b - a for a, b in zip(old, new, strict=True)))
-        assert found == change, f"pool {pool}: counted {found}, the formula says {change}"
+    for pool, (old, new, change) in enumerate(zip(before, counted, changes, strict=True)):
+        due = (old[0] + change.leased, old[1] + change.reserved, old[2] + change.free)
+        assert new == due, f"pool {pool}: counted {new}, {due} by the formula: {old} with {change}"
 
 
 def fenced(books: Books, pages: Iterable[Page]) -> int:
@@ -59,7 +56,7 @@ def fenced(books: Books, pages: Iterable[Page]) -> int:
 
 def begin(books: Books, work: tuple[Work, ...]) -> int:
     """Freeze the rows of ``work`` and lease what they are about to write; return the new unit."""
-    before, new = books.counters, [0 for _ in books.pools]
+    before, new = books.about_to_change(), [0 for _ in books.pools]
     unit, books.next_unit = books.next_unit, books.next_unit + 1
     works: list[UnitWork] = []
     for one in work:
@@ -95,7 +92,7 @@ def end_unit(books: Books, operation: EndUnit) -> UnitEnded:
         stops = (entry.frontier + count(work.tokens), work.backend)
         if operation.commit and not entry.cancelled:
             books.commit(entry, work, prefix(work.tokens, accepted.get(work.sequence, count(work.tokens))))
-        before = books.counters
+        before = books.about_to_change()
         for pool, reach in enumerate(books.reach(entry)):
             books.return_beyond(entry, pool, books.pages(reach, pool))
         expect(books, before, map(trim_change, stops, books.reach(entry), books.page_size))
@@ -109,7 +106,7 @@ def end_unit(books: Books, operation: EndUnit) -> UnitEnded:
 
 def fork(books: Books, operation: Fork) -> int:
     """Start a child on the source's first tokens; return it."""
-    before, position = books.counters, operation.position
+    before, position = books.about_to_change(), operation.position
     source = books.holders()[operation.source]
     child = books.new_sequence()
     tokens = prefix(source.tokens, position)
@@ -138,7 +135,7 @@ def _expect_fork(books: Books, before: Counters, child: Entry) -> None:
 
 def truncate(books: Books, operation: Truncate) -> None:
     """Cut an active sequence; private pages return to its reservation, lost shared ones are reserved anew."""
-    before = books.counters
+    before = books.about_to_change()
     dropped = _beyond(books, books.active[operation.sequence], operation.position)
     copied = books.cut(operation.sequence, operation.position)
     changes = [
@@ -160,7 +157,7 @@ def _beyond(books: Books, entry: Entry, position: int) -> list[tuple[list[Page],
 
 def admit_cold(books: Books, sequence: int) -> Admitted:
     """Make the request active with nothing but its reservation."""
-    before = books.counters
+    before = books.about_to_change()
     entry = books.active[sequence] = books.queued.pop(sequence)
     changes = [admit_change(books.pages(entry.limit, pool), 0, tail_copied=False) for pool in books.pools]
     expect(books, before, changes)
@@ -169,7 +166,7 @@ def admit_cold(books: Books, sequence: int) -> Admitted:
 
 def admit_by_fork(books: Books, sequence: int, hit: Hit) -> Admitted:
     """Make the request active on pages that the hit's owner keeps."""
-    before = books.counters
+    before = books.about_to_change()
     entry = books.active[sequence] = books.queued.pop(sequence)
     entry.tokens, entry.backend = prefix(entry.prompt, hit.length), hit.length
     entry.pages = books.shared_by_fork(books.holders()[hit.source], hit.length)
@@ -184,7 +181,7 @@ def admit_by_move(books: Books, sequence: int, hit: Hit, mode: AdmissionMode) ->
     What the source loses goes to the reservation of the new sequence, as its own cut would; what that has no use for is
     free, or retires (0013).
     """
-    before = books.counters
+    before = books.about_to_change()
     # What of the source is on Host alone gives no page back.
     beyond = [
         [page for page in private if page.device]
@@ -210,7 +207,7 @@ def retain(books: Books, sequence: int) -> bool:
     if books.common(books.active[sequence]) == 0:
         end(books, sequence)
         return False
-    before, unused = books.counters, _unused(books, sequence)
+    before, unused = books.about_to_change(), _unused(books, sequence)
     entry = books.continuations[sequence] = books.active.pop(sequence)
     retiring = [len(fences) for fences in entry.returned]
     books.close_reservation(entry)
@@ -229,7 +226,7 @@ def retain(books: Books, sequence: int) -> bool:
 
 def end(books: Books, sequence: int) -> None:
     """Drop a queued, active or retained sequence with all that it alone holds; what is not at rest retires."""
-    before, unused = books.counters, _unused(books, sequence)
+    before, unused = books.about_to_change(), _unused(books, sequence)
     entry = books.entry(sequence)
     assert entry is not None, sequence
     exclusive = [[page for page in private if page.device] for private, _ in _beyond(books, entry, 0)]

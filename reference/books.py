@@ -22,10 +22,7 @@ class Books(Holdings):
 
     def entry(self, sequence: int) -> Entry | None:
         """The entry of a queued, active or retained sequence, None where the id names nothing."""
-        for entries in (self.active, self.continuations, self.queued):
-            if sequence in entries:
-                return entries[sequence]
-        return None
+        return self.active.get(sequence) or self.continuations.get(sequence) or self.queued.get(sequence)
 
     def state(self, sequence: int) -> State:
         """Where the id is in its life."""
@@ -86,9 +83,10 @@ class Books(Holdings):
         the reservation of ``heir``, an active sequence, or retire.
         """
         for page in pages:
-            gone = not self.references(page, pool) and not self.in_transfer(page)
             # A page without a Device page has been touched by nobody.
-            if gone and not self.is_at_rest(page.touched):
+            if self.is_at_rest(page.touched):
+                continue
+            if not self.references(page, pool) and not self.in_transfer(page):
                 (self.retiring if heir is None else heir.returned)[pool].append(page.touched)
 
     def return_beyond(self, entry: Entry, pool: int, keep: int, heir: Entry | None = None) -> int:
@@ -98,8 +96,9 @@ class Books(Holdings):
         """
         lost = entry.pages[pool][keep:]
         del entry.pages[pool][keep:]
-        promised = self.reserves and any(entry is one for one in self.active.values())
-        self.let_go(pool, lost, entry if promised else heir)
+        if lost:
+            promised = self.reserves and any(entry is one for one in self.active.values())
+            self.let_go(pool, lost, entry if promised else heir)
         return len(lost)
 
     def shrink(self, entry: Entry, pool: int) -> int:

@@ -1,8 +1,8 @@
 """Who holds which pages in the accounting model, and what follows from that.
 
 A page is an object without contents that lies in one pool.  Who holds it is seen from the lists in which it lies, and
-every counter, bytes of the host arena included, is counted afresh from those lists: there is no free list, no page
-number, no reference count and no stored total that could drift.  Meant for small pools.
+every counter, bytes of the host arena included, is counted afresh from those lists after each act: there is no free
+list, no page number, no reference count and no stored total that could drift.  Meant for small pools.
 
 Nothing here changes anything: :class:`kvcrucible.reference.books.Books` does.
 """
@@ -12,14 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Self
+from typing import Self, TypeAlias
 
 from kvcrucible.contract.config import EngineConfig, pages_for
 from kvcrucible.contract.operations import Identity
+from kvcrucible.contract.quick import quick
 from kvcrucible.contract.snapshot import Tier
 from kvcrucible.contract.tokens import EMPTY, Tokens, count
 from kvcrucible.reference.labels import Spans
 from kvcrucible.reference.pages import Extent, Fence, Move, Page, Transfer
+
+#: (leased, reserved, free) of each pool.
+Counters: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(slots=True)
@@ -75,8 +79,8 @@ class Entry:
             self.spans,
             self.tokens,
             self.backend,
-            [[twin(page) for page in held] for held in self.pages],
-            [list(fences) for fences in self.returned],
+            [list(map(twin, held)) for held in self.pages],
+            list(map(list, self.returned)),
             self.unit,
             self.cancelled,
             self.pinned,
@@ -88,6 +92,7 @@ class Entry:
         )
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Mark:
     """One checkpoint: ``tokens`` of ``owner`` that can be found, with what their ``spans`` say of them."""
@@ -98,6 +103,7 @@ class Mark:
     spans: Spans = ()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class UnitWork:
     """What a unit writes into one row: ``tokens`` after the committed ones, and the backend up to ``backend``."""
@@ -129,29 +135,27 @@ class Holdings:
         #: For each pool, what has touched each page that nobody holds any more and that is not at rest.
         self.retiring: list[list[Fence]] = [[] for _ in config.pools]
         self.next_sequence = self.next_mark = self.next_unit = self.next_transfer = self.clock = 0
+        self._counted: Counters | None = None
 
     def copy(self) -> Self:
         """Return books that can be changed without changing these; every page has a twin there."""
-        twins: dict[Page, Page] = {}
-
-        def twin(page: Page) -> Page:
-            found = twins.get(page)
-            if found is None:
-                found = twins[page] = page.copy()
-            return found
+        pages = {page for entry in self.entries() for held in entry.pages for page in held}
+        pages.update([move.page for transfer in self.transfers.values() for move in transfer.moves])
+        twins = {page: page.copy() for page in pages}
+        twin = twins.__getitem__
 
         def moved(transfer: Transfer) -> Transfer:
             return replace(transfer, moves=tuple(replace(m, page=twin(m.page)) for m in transfer.moves))
 
-        other = type(self)(self.config, self.reserves, self.immediate)
+        other = object.__new__(type(self))
+        # What never changes, and every number; what can be changed through the other follows.
+        other.__dict__.update(self.__dict__)
         other.queued = {name: entry.copy(twin) for name, entry in self.queued.items()}
         other.active = {name: entry.copy(twin) for name, entry in self.active.items()}
         other.continuations = {name: entry.copy(twin) for name, entry in self.continuations.items()}
         other.transfers = {name: moved(transfer) for name, transfer in self.transfers.items()}
         other.retiring = [list(fences) for fences in self.retiring]
         other.marks, other.units, other.ended = dict(self.marks), dict(self.units), list(self.ended)
-        other.next_sequence, other.next_mark = self.next_sequence, self.next_mark
-        other.next_unit, other.next_transfer, other.clock = self.next_unit, self.next_transfer, self.clock
         return other
 
     # -- counting ------------------------------------------------------------------------------------------------------
@@ -169,8 +173,9 @@ class Holdings:
 
         Beside, a transfer holds the Device pages of pages that have ended, and its own destinations.
         """
-        held = {page for entry in self.entries() for page in entry.pages[pool] if page.device}
-        for transfer, move in self.moves(pool):
+        held = {page for entry in self.active.values() for page in entry.pages[pool] if page.device}
+        held.update([p for entry in self.continuations.values() for p in entry.pages[pool] if p.device])
+        for transfer, move in self.moves(pool) if self.transfers else ():
             if move.page.device or (move.fresh and transfer.source is Tier.HOST):
                 held.add(move.page)
         return len(held) + len(self.retiring[pool])
@@ -185,7 +190,10 @@ class Holdings:
 
     def reserved(self, pool: int) -> int:
         """Pages of the pool promised to active sequences and not yet leased."""
-        return sum([self.reservation(entry, pool) for entry in self.active.values()])
+        if not self.reserves:
+            return 0
+        size = self.page_size[pool]
+        return sum([pages_for(one.limit, size) - len(one.pages[pool]) for one in self.active.values()])
 
     @property
     def free(self) -> tuple[int, ...]:
@@ -193,13 +201,23 @@ class Holdings:
         return tuple(free for _, _, free in self.counters)
 
     @property
-    def counters(self) -> tuple[tuple[int, int, int], ...]:
-        """(leased, reserved, free) of each pool."""
+    def counters(self) -> Counters:
+        """(leased, reserved, free) of each pool, as they were counted after the last act."""
+        return self.count_again() if self._counted is None else self._counted
+
+    def count_again(self) -> Counters:
+        """Count what every pool has leased, promised and left, from the lists; (leased, reserved, free) of each."""
         found = []
         for pool, capacity in enumerate(self.capacity):
             leased, reserved = self.leased(pool), self.reserved(pool)
             found.append((leased, reserved, capacity - leased - reserved))
-        return tuple(found)
+        self._counted = tuple(found)
+        return self._counted
+
+    def about_to_change(self) -> Counters:
+        """Return the counters before an act that may change them, and forget them, so that they are counted again."""
+        counters, self._counted = self.counters, None
+        return counters
 
     def protected(self, pool: int) -> int:
         """Device pages of the pool that are held, whoever else does, by a pinned continuation, by one of which a page
@@ -215,7 +233,7 @@ class Holdings:
 
     def reservation(self, entry: Entry, pool: int) -> int:
         """Pages promised to an active sequence: its entitlement less what it holds (0003), or none at all."""
-        return self.pages(entry.limit, pool) - len(entry.pages[pool]) if self.reserves else 0
+        return pages_for(entry.limit, self.page_size[pool]) - len(entry.pages[pool]) if self.reserves else 0
 
     def pages(self, tokens: int, pool: int) -> int:
         """Pages of the pool that hold ``tokens`` positions."""
@@ -231,7 +249,8 @@ class Holdings:
 
     def references(self, page: Page, pool: int) -> int:
         """How many sequences and continuations hold the page; 0 for one that has ended."""
-        return sum([page in entry.pages[pool] for entry in self.entries()])
+        held = [page in entry.pages[pool] for entry in self.active.values()]
+        return sum(held) + sum([page in entry.pages[pool] for entry in self.continuations.values()])
 
     def is_shared(self, page: Page, pool: int) -> bool:
         """Whether at least two hold the page, of whom one may be a transfer."""
@@ -254,7 +273,7 @@ class Holdings:
 
     def is_at_rest(self, fence: Fence) -> bool:
         """Whether no outstanding unit has touched the page."""
-        return not fence & self.outstanding
+        return not fence or fence.isdisjoint(self.outstanding)
 
     def moves(self, pool: int) -> list[tuple[Transfer, Move]]:
         """The pages of the pool that transfers hold, each with its transfer."""
@@ -269,11 +288,11 @@ class Holdings:
 
     def in_transfer(self, page: Page) -> bool:
         """Whether a transfer holds the page."""
-        return any(transfer.holds(page) for transfer in self.transfers.values())
+        return bool(self.transfers) and any(transfer.holds(page) for transfer in self.transfers.values())
 
     def any_in_transfer(self, entry: Entry) -> bool:
         """Whether a transfer holds one of the entry's pages."""
-        return any(self.in_transfer(page) for held in entry.pages for page in held)
+        return bool(self.transfers) and any(self.in_transfer(page) for held in entry.pages for page in held)
 
     def living(self, transfer: Transfer) -> list[Move]:
         """Those of its pages that somebody else holds too, so that they have not ended."""

@@ -39,7 +39,7 @@ Judged: TypeAlias = list[tuple[type, Facts]]
 def first_row(judged: Judged) -> Row | None:
     """The row of highest precedence that refuses any of them (a unit of several works is judged by all, 0003)."""
     rows = [row for kind, facts in judged if (row := first_refusing(kind, facts)) is not None]
-    return min(rows, key=lambda row: row.kind.precedence, default=None)
+    return min(rows, key=lambda row: row.kind.precedence) if rows else None
 
 
 class Judging(Inspection):
@@ -50,26 +50,24 @@ class Judging(Inspection):
 
     def _about(self, sequence: int, **more: Any) -> Facts:
         """What is known of the sequence that an operation addresses, and ``more`` that is known of the operation."""
-        known = more | {
-            "state": self.books.state(sequence),
-            "max_context": self.config.max_context,
-            "capacity_pages": self.books.capacity,
-            "free_rows": self.rows_free,
-            "host": self.config.host is not None,
-        }
-        entry = self.books.entry(sequence)
+        books, config = self.books, self.config
+        more["state"] = books.state(sequence)
+        more["max_context"], more["capacity_pages"] = config.max_context, books.capacity
+        more["free_rows"], more["host"] = self.rows_free, config.host is not None
+        entry = books.entry(sequence)
         if entry is None:
-            return Facts(**known)
-        of_entry = {
-            "in_flight": entry.unit is not None,
-            "pinned": entry.pinned,
-            "frontier": entry.frontier,
-            "backend_frontier": entry.backend if len(self.config.pools) > 1 else None,
-            "prompt": count(entry.prompt),
-            "limit": entry.limit,
-            "resident": self.books.resident(entry),
-        }
-        return Facts(**(of_entry | known))
+            return Facts(**more)
+        # A fork names the limit of what it starts, which is not that of its source.
+        more.setdefault("limit", entry.limit)
+        return Facts(
+            in_flight=entry.unit is not None,
+            pinned=entry.pinned,
+            frontier=entry.frontier,
+            backend_frontier=entry.backend if len(books.pools) > 1 else None,
+            prompt=count(entry.prompt),
+            resident=books.resident(entry),
+            **more,
+        )
 
     def _new(self, limit: int, max_new: int) -> dict[str, Any]:
         """What is known of a sequence that is to grow to ``limit``."""

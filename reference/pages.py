@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from kvcrucible.contract.quick import quick
 from kvcrucible.contract.snapshot import Tier
 
 #: Units that have touched a physical page; it is at rest once none of them is outstanding.
@@ -49,6 +50,7 @@ class Page:
         return Page(self.device, self.host, self.visible, self.version, self.touched)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Move:
     """One page of a transfer, with its ``version`` and committed ``columns`` when the transfer began.
@@ -65,6 +67,7 @@ class Move:
     columns: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """A transfer under way, from ``source`` to the other tier; it holds its pages as a sequence does."""

@@ -21,6 +21,7 @@ from kvcrucible.contract.operations import (
     Waiting,
     WaitingKind,
 )
+from kvcrucible.contract.quick import quick
 from kvcrucible.contract.snapshot import Tier
 from kvcrucible.reference import acts, transfers
 from kvcrucible.reference.books import Books
@@ -30,6 +31,7 @@ from kvcrucible.reference.judging import Judged, Judging
 Act: TypeAlias = Callable[[Books], Value]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Choice:
     """One way to carry out an operation that takes pages; the ``protected`` continuation is not released for it."""
@@ -38,6 +40,7 @@ class Choice:
     protected: int | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How an operation that may lack pages is judged, and its choices, best first; the first that fits is taken."""
@@ -46,6 +49,7 @@ class Plan:
     choices: list[Choice]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """Books in which some continuations were released and then an act took ``need`` of ``available`` free pages, each

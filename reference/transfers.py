@@ -29,7 +29,7 @@ from kvcrucible.reference.pages import AT_REST, Move, Page, Transfer
 
 def demote(books: Books, operation: Demote) -> int:
     """Start to move what can leave Device, as one transfer; return it."""
-    before = books.counters
+    before = books.about_to_change()
     pages = books.all_movable(books.continuations[operation.continuation], Tier.DEVICE)
     transfer = _start(books, operation.continuation, Tier.DEVICE, operation.keep, pages)
     expect(books, before, [Change() for _ in books.pools])
@@ -54,7 +54,7 @@ def restore_hit(books: Books, sequence: int, hit: Hit) -> Waiting:
 
 
 def _restore(books: Books, continuation: int, keep: bool, pages: list[list[Page]]) -> int:
-    before = books.counters
+    before = books.about_to_change()
     transfer = _start(books, continuation, Tier.HOST, keep, pages)
     moves = books.transfers[transfer].moves
     fresh = [len([move for move in moves if move.fresh and move.pool == pool]) for pool in books.pools]
@@ -76,7 +76,7 @@ def _start(books: Books, continuation: int, source: Tier, keep: bool, pages: lis
 
 def sink(books: Books, sequence: int, told: TransferStarted, pages: list[list[Page]]) -> TransferStarted:
     """Start to move ``pages`` to Host for the sake of a queued request, and note that (0020)."""
-    before = books.counters
+    before = books.about_to_change()
     transfer = _start(books, told.continuation, Tier.DEVICE, keep=False, pages=pages)
     request = books.queued[sequence]
     request.sunk, request.sinks = request.sunk | {told.continuation}, request.sinks | {transfer}
@@ -86,7 +86,7 @@ def sink(books: Books, sequence: int, told: TransferStarted, pages: list[list[Pa
 
 def give_up(books: Books, pages: list[list[Page]], tier: Tier) -> None:
     """Free the hidden copies in ``tier``; what is not at rest retires."""
-    before, changes = books.counters, []
+    before, changes = books.about_to_change(), []
     for pool, found in enumerate(pages):
         retiring = 0
         for page in found:
@@ -123,7 +123,7 @@ def progress(books: Books, reported: Progressed) -> Progressed:
 
 def _settle(books: Books) -> None:
     """Free the retiring pages that are at rest; those at rest in a reservation are promises like any other."""
-    before, rested = books.counters, []
+    before, rested = books.about_to_change(), []
     for pool, fences in enumerate(books.retiring):
         left = [fence for fence in fences if not books.is_at_rest(fence)]
         rested.append(len(fences) - len(left))
@@ -148,7 +148,7 @@ def is_abandoned(books: Books, transfer: Transfer) -> bool:
 
 def _end(books: Books, name: int, failed: bool) -> TransferEnded:
     """Decide how a transfer ends, and free what it leaves."""
-    before = books.counters
+    before = books.about_to_change()
     transfer = books.transfers[name]
     failed = failed and any(move.fresh for move in transfer.moves)
     abandoned = failed or is_abandoned(books, transfer)

@@ -112,7 +112,7 @@ class PagedAdapter:
 
     def copied_columns(self) -> tuple[int, ...]:
         """Return, per pool, how many token columns its storage has been asked to copy."""
-        return tuple(one.columns_copied for one in self._counted)
+        return tuple([one.columns_copied for one in self._counted])
 
     def all_ran(self) -> bool:
         """Say whether every effect on the compute stream has run."""

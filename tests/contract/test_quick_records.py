@@ -1,0 +1,110 @@
+"""A record that is built quickly is the record that the dataclass would have built, and as frozen."""
+
+from __future__ import annotations
+
+from copy import copy, deepcopy
+from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
+from inspect import signature
+from types import ModuleType
+
+import pytest
+
+from kvcrucible.contract import counters, facts, media, operations, snapshot, tokens
+from kvcrucible.contract.quick import quick
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    first: int
+    second: str = "two"
+    entries: dict[int, str] = field(default_factory=dict)
+    more: list[int] = field(default_factory=lambda: [7])
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Quick:
+    first: int
+    second: str = "two"
+    entries: dict[int, str] = field(default_factory=dict)
+    more: list[int] = field(default_factory=lambda: [7])
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ((1,), {}),
+        ((1, "b"), {}),
+        ((), {"first": 3, "more": [1]}),
+        ((1,), {"entries": {1: "a"}}),
+        ((None, None), {}),
+    ],
+)
+def test_arguments_mean_what_they_mean_to_the_dataclass(given, named):
+    plain, made = Plain(*given, **named), Quick(*given, **named)
+    assert type(made) is Quick
+    assert [getattr(made, one.name) for one in fields(Quick)] == [
+        getattr(plain, one.name) for one in fields(Plain)
+    ]
+    assert repr(made).replace("Quick", "Plain") == repr(plain)
+
+
+def test_no_two_share_what_a_factory_makes():
+    assert Quick(1).entries is not Quick(1).entries
+    assert Quick(1).more is not Quick(1).more
+
+
+@pytest.mark.parametrize("wrong", [{}, {"first": 1, "third": 2}])
+def test_arguments_that_are_missing_or_unknown_are_refused(wrong):
+    with pytest.raises(TypeError):
+        Quick(**wrong)
+
+
+def test_it_is_frozen_and_has_no_room_for_more():
+    made = Quick(1)
+    with pytest.raises(FrozenInstanceError):
+        made.first = 2  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError):
+        del made.first
+    assert not hasattr(made, "__dict__")
+
+
+def test_it_is_copied_replaced_hashed_and_matched_as_any():
+    page = snapshot.PageState(1, 0, 2, 3, 1, 5, 6)
+    for same in (copy(page), deepcopy(page), replace(page)):
+        assert same == page
+        assert hash(same) == hash(page)
+    assert replace(page, epoch=9).epoch == 9
+    match page:
+        case snapshot.PageState(1, 0, epoch):
+            assert epoch == 2
+
+
+def test_what_is_no_plain_frozen_record_is_refused():
+    @dataclass(frozen=True, slots=True)
+    class Below(Plain):
+        pass
+
+    @dataclass(frozen=True)
+    class Open:
+        first: int
+
+    for kind in (Below, Open):
+        with pytest.raises(TypeError):
+            quick(kind)
+
+
+@pytest.mark.parametrize(
+    "module", [counters, facts, media, operations, snapshot, tokens], ids=lambda one: one.__name__
+)
+def test_every_record_of_the_contract_keeps_its_signature(module: ModuleType):
+    """Names and order of parameters are those of the fields, and which of them may be left out."""
+    kinds = [
+        one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__
+    ]
+    records = [one for one in kinds if hasattr(one, "__dataclass_fields__")]
+    assert records
+    for kind in records:
+        expected = {one.name: one for one in fields(kind) if one.init}
+        found = signature(kind).parameters
+        assert list(found) == list(expected), kind
