@@ -121,7 +121,7 @@ def make_host_room(engine: Engine, room: HostRoom) -> None:
     engine.acted = True
     for _, found in room.copies:
         # A page that two of them hold has lost its copy with the first.
-        host.give_up(Tier.HOST, [page for page in found if not page.only_on_device])
+        host.give_up_copies([page for page in found if not page.only_on_device])
     for kept in room.victims:
         engine.cache.policy.yields(kept)
         engine.cache.release(kept)

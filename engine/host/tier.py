@@ -130,12 +130,12 @@ class HostTier:
         self._touched.transfers.add(number)
         return number
 
-    def give_up(self, tier: Tier, pages: Sequence[LogicalPage]) -> None:
-        """Free the hidden copies in ``tier`` of pages that are in no transfer; what units may touch retires."""
+    def give_up_copies(self, pages: Sequence[LogicalPage]) -> None:
+        """Free the hidden Host copies of pages that are in no transfer.  Those on Device a ``Room`` gives up."""
         ends: list[tuple[ReplicatedPage, Place]] = [
-            (page, page.replicas.detach(tier).place) for page in pages
+            (page, page.replicas.detach(Tier.HOST).place) for page in pages
         ]
-        self.free(tier, ends)
+        self.free(Tier.HOST, ends)
         for page in pages:
             page.settle()
             self._touched.pages.add(page.page)
