@@ -43,7 +43,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Let the k-th page grant, extent grant, copy, publication and copy-on-write of every operation fail, for all
         k, once and persistently: everything has to be as it was before, and ending everything leads to the initial free
-        sets.
+        sets. Errors that nobody has foreseen change nothing either, or the engine says that it is lost.
         """
         from kvcrucible.fuzz.campaign import keep_out_of_the_working_folder
         from kvcrucible.fuzz.nth_failure.reproduction import write

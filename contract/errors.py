@@ -128,10 +128,11 @@ REFUSALS: dict[RefusalKind, type[Refusal]] = {cls.kind: cls for cls in Refusal._
 
 
 class EngineLost(CrucibleError):
-    """The device has not written what the engine's bookkeeping says is there; nothing that it holds may be read.
+    """The device has not written what the engine's bookkeeping says is there, or the bookkeeping is half done; nothing
+    that it holds may be read.
 
     No refusal: something has changed, and no later operation is carried out.  The message names the unit, or what else
-    was queued last before the failure became known.
+    was queued last before the failure became known, or the operation that stopped half done (decision 0032).
     """
 
 

@@ -121,6 +121,16 @@ class ContextCache:
         """Tell whether one of its pages is in a transfer."""
         return self.residency is not None and self.residency.of(kept).in_transfer
 
+    def in_use(self, page: LogicalPage) -> bool:
+        """Tell whether an active sequence holds a page that some continuation retains.
+
+        Known where there is a Host tier; without one nobody moves, and it is looked for over all continuations.
+        """
+        if self.residency is not None:
+            return self.residency.in_use(page)
+        kept = self.continuations.values()
+        return page.references > sum([page in space.pages for one in kept for space in one.spaces])
+
     def retain(self, sequence: Sequence) -> None:
         """Publish the sequence's spaces as a continuation, then release the one that its session key replaces."""
         self.mark(sequence)

@@ -1,7 +1,8 @@
 """The paged engine: submit, admit, run units, fork, cut, retain (DESIGN 4.3-4.9).
 
 One thread owns an engine and nothing here locks (DESIGN 4.12).  Every public method either takes full effect or
-raises a :class:`~kvcrucible.contract.errors.Refusal` and changes nothing.  Pages are freed by the engine alone,
+raises a :class:`~kvcrucible.contract.errors.Refusal` and changes nothing; what becomes of any other error says
+:mod:`kvcrucible.engine.operation`.  Pages are freed by the engine alone,
 through ``finish``, ``cancel``, ``release``, the releases that making room needs, and ``progress``, behind their fence.
 """
 
@@ -33,6 +34,7 @@ from kvcrucible.contract.tokens import Tokens, prefix
 from kvcrucible.engine import admission, backfill, ending, guards, movement, starting, units
 from kvcrucible.engine.bundle import begin_cut_bundle, end_cut_bundle
 from kvcrucible.engine.cache import ContextCache
+from kvcrucible.engine.operation import operation
 from kvcrucible.engine.pages import PageLedger
 from kvcrucible.engine.policies import Policy, policy_of
 from kvcrucible.engine.pool import PagePool, PoolFactory
@@ -58,11 +60,12 @@ class Engine:
     memory is smaller than the arena, or one of memory and storages stores something and not the other.  ``policy``: who
     yields first when room is made; None builds the one that the configuration names.  ``pool`` builds the page pool of
     each specification, so that free pages may be granted in another order (:mod:`kvcrucible.engine.free_pages`).  Once
-    an effect on the compute stream has failed, or could not be queued, or the device is gone, every operation raises
-    ``EngineLost``, which is no refusal (decision 0013).
+    an effect on the compute stream has failed, or could not be queued, or the device is gone, or an operation has
+    stopped half done (decision 0032), every operation raises ``EngineLost``, which is no refusal (decision 0013).
 
     ``touched`` collects what operations changed, until whoever watches replaces its contents with
     :func:`kvcrucible.engine.observe.drain`.  ``evicted``: continuations that the last operation released to make room.
+    ``acted``: the operation under way has done something that it never takes back.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Engine:
         self.touched = Touched()
         self.evicted: list[int] = []
         self.given_up: list[int] = []
+        self.acted = False
         self.fences = UnitFences()
         self.pools = [pool(spec, self.fences) for spec in config.pools]
         self.ledger = PageLedger(self.pools, self.fences, self.touched)
@@ -105,6 +109,7 @@ class Engine:
 
     # -- admission -----------------------------------------------------------------------------------------------------
 
+    @operation
     def submit(
         self,
         prompt: Tokens,
@@ -119,7 +124,6 @@ class Engine:
         Raises ``BadArgument`` for an empty prompt, spans that are not in place or a negative ``max_new``,
         ``LimitExceeded`` for what can never run.
         """
-        self._enter()
         known = known_as("submit", prompt, spans)
         guards.require_growth(max_new)
         request = request_of(self._next_sequence, Submit(known, max_new, session, consume, identity))
@@ -128,9 +132,9 @@ class Engine:
         self.queue[sequence] = request
         return sequence
 
+    @operation
     def schedule(self) -> Scheduled:
         """Admit from the head of the queue until it is empty or its head has to wait; then let pass who may."""
-        self._enter()
         admitted: list[Admitted] = []
         while self.queue:
             head = next(iter(self.queue.values()))
@@ -141,11 +145,11 @@ class Engine:
             admitted.append(outcome)
         return Scheduled(tuple(admitted), None)
 
+    @operation
     def try_admit(self, sequence: int) -> Admitted | Waiting:
         """Admit ``sequence`` if it heads the queue and fits.  Raises ``StaleHandle`` or ``WrongState`` if it is not
         queued.
         """
-        self._enter()
         request = self.queue.get(sequence)
         if request is None:
             self.require_known(sequence)
@@ -156,13 +160,13 @@ class Engine:
 
     # -- execution units -----------------------------------------------------------------------------------------------
 
+    @operation
     def begin_unit(self, work: Seq[Work]) -> int:
         """Materialise what ``work`` writes, publish the mappings, freeze the rows; return the unit's id.
 
         Raises the refusal of highest precedence over all works: ``StaleHandle``, ``WrongState``, ``RowInFlight``,
         ``BadArgument`` or ``LimitExceeded``.  Never lacks pages: they are reserved.
         """
-        self._enter()
         units.check(self, work)
         unit = self._next_unit
         self.units[unit] = units.begin(self, unit, work)
@@ -170,14 +174,15 @@ class Engine:
         self.touched.units.add(unit)
         return unit
 
+    @operation
     def end_unit(self, unit: int, commit: bool = True, accepted: Seq[Accepted] = ()) -> UnitEnded:
         """Commit or abort a unit; rows whose cancel was recorded are aborted and ended either way.
 
         ``accepted``: (sequence, n): of what it appends to the sequence only the first n tokens are committed.  Raises
         ``StaleHandle`` for a unit that is not in flight, ``BadArgument`` for what cannot be accepted.
         """
-        self._enter()
         record = units.check_end(self, unit, commit, accepted)
+        self.acted = True
         self.touched.units.add(unit)
         cancelled = units.end(self, record, commit, dict(accepted))
         del self.units[unit]
@@ -190,13 +195,14 @@ class Engine:
         )
         return UnitEnded(frontiers, tuple(cancelled))
 
+    @operation
     def progress(self) -> Progressed:
         """Take note of units whose device effects are complete, end transfers whose copies are over, and free what is
         at rest; return what was noted since the last call.
 
         Raises ``EngineLost`` where an effect on the compute stream failed, and from then on every operation does.
         """
-        self._enter()
+        self.acted = True
         self.stream.ask()
         done = self.fences.collect()
         ended = movement.end_transfers(self)
@@ -206,6 +212,7 @@ class Engine:
 
     # -- sequences -----------------------------------------------------------------------------------------------------
 
+    @operation
     def fork(self, source: int, position: int, max_new: int, session: str | None = None) -> int:
         """Start a child that shares the first ``position`` tokens of an active or retained source, in each pool as far
         as it goes; return its id.
@@ -213,9 +220,9 @@ class Engine:
         Raises ``StaleHandle``, ``WrongState``, ``RowInFlight``, ``BadArgument``, ``LimitExceeded``,
         ``SessionBusy``, ``NoRow`` or ``DeviceCapacity``.
         """
-        self._enter()
         return starting.fork(self, source, position, max_new, session)
 
+    @operation
     def truncate(self, sequence: int, position: int) -> None:
         """Cut an active sequence back to ``position`` tokens in every pool that stands above; afterwards nothing tells
         that it ever held more.
@@ -223,7 +230,6 @@ class Engine:
         Raises ``StaleHandle``, ``WrongState``, ``RowInFlight``, ``BadArgument``, or ``DeviceCapacity`` where shared
         pages would have to be reserved anew and do not fit.
         """
-        self._enter()
         asked = f"cut sequence {sequence} to {position}"
         record = self.active(sequence, asked)
         guards.require_idle(record, asked)
@@ -244,28 +250,30 @@ class Engine:
         record.prompt = min(record.prompt, position)
         self.touch(record)
 
+    @operation
     def checkpoint(self, sequence: int) -> int:
         """Make the smallest committed frontier findable; return the checkpoint's id, an old one where it exists.
 
         Raises ``StaleHandle``, ``WrongState`` (also where some pool has no token committed) or ``RowInFlight``.
         """
-        self._enter()
         asked = f"checkpoint sequence {sequence}"
         record = self.active(sequence, asked)
         if record.smallest_frontier == 0:
             raise WrongState(asked, "no token is committed in every pool", "commit a unit first")
         guards.require_idle(record, asked)
+        self.acted = True
         return self.cache.mark(record)
 
+    @operation
     def finish(self, sequence: int, retain: bool = True) -> bool:
         """End an active sequence; return whether it stays as a continuation (False too where some pool has no token).
 
         Raises ``StaleHandle``, ``WrongState`` or ``RowInFlight``.
         """
-        self._enter()
         asked = f"finish sequence {sequence}"
         record = self.active(sequence, asked)
         guards.require_idle(record, asked)
+        self.acted = True
         if not retain or record.smallest_frontier == 0:
             ending.drop(self, record)
             return False
@@ -273,16 +281,17 @@ class Engine:
         self.cache.retain(record)
         return True
 
+    @operation
     def cancel(self, sequence: int) -> bool:
         """Drop a queued or active sequence; False where it is in flight and the cancel is recorded for the unit's end.
 
         Raises ``StaleHandle``, or ``WrongState`` for a continuation.
         """
-        self._enter()
         if self.queue.pop(sequence, None) is not None:
             return True
         record = self.active(sequence, f"cancel sequence {sequence}")
         if record.unit is None:
+            self.acted = True
             ending.drop(self, record)
             return True
         record.cancel_recorded = True
@@ -291,56 +300,53 @@ class Engine:
 
     # -- context cache -------------------------------------------------------------------------------------------------
 
+    @operation
     def lookup(
         self, prompt: Tokens, identity: Identity = DEFAULT_IDENTITY, spans: tuple[TokenSpan, ...] = ()
     ) -> Hit | None:
         """Return what ``prompt`` would hit; changes nothing.  Raises ``BadArgument`` as :meth:`submit` does."""
-        self._enter()
         return self.cache.lookup(known_as("look up", prompt, spans), identity)
 
+    @operation
     def release(self, continuation: int) -> None:
         """Drop a continuation.  Raises ``StaleHandle``, or ``WrongState`` where it is none or pinned."""
-        self._enter()
         kept = self._continuation(continuation, f"release {continuation}")
         if kept.pinned:
             raise WrongState(f"release {continuation}", "it is pinned", "unpin it first")
+        self.acted = True
         self.cache.release(kept)
 
+    @operation
     def pin(self, continuation: int, pinned: bool = True) -> None:
         """Protect a continuation from release, or stop doing so.  Raises ``StaleHandle`` or ``WrongState``."""
-        self._enter()
         kept = self._continuation(continuation, f"pin {continuation}")
         kept.pinned = pinned
         self.touched.continuations.add(continuation)
 
+    @operation
     def demote(self, continuation: int, keep: bool = False) -> int:
         """Start moving a continuation's pages to Host; return the transfer's id.  ``keep`` leaves clean copies behind.
 
         Raises ``StaleHandle``, ``WrongState`` where it is none or nothing can move, ``BadArgument`` without a Host
         tier, or ``HostGeometry``.
         """
-        self._enter()
         return movement.demote(self, self._continuation(continuation, f"demote {continuation}"), keep)
 
+    @operation
     def restore(self, continuation: int, keep: bool = False) -> int:
         """Start moving a continuation's pages back to Device; return the transfer's id.  ``keep`` as for demotion.
 
         Raises ``StaleHandle``, ``WrongState`` where it is none or nothing can move, ``BadArgument`` without a Host
         tier, or ``DeviceCapacity``.
         """
-        self._enter()
         return movement.restore(self, self._continuation(continuation, f"restore {continuation}"), keep)
 
+    @operation
     def cancel_transfer(self, transfer: int) -> None:
         """Mark a transfer, so that ``progress`` abandons it.  Raises ``StaleHandle`` where it is over or unknown."""
-        self._enter()
         guards.require_transfer(self.host, transfer).cancel(transfer)
 
     # -- internals -----------------------------------------------------------------------------------------------------
-
-    def _enter(self) -> None:
-        self.stream.require_sound()
-        self.evicted, self.given_up = [], []
 
     def short_of(self, need: Seq[int]) -> list[int]:
         """Return how many pages of each pool are lacking for ``need``; below 0 what is free beyond it."""

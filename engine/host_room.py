@@ -116,9 +116,12 @@ def make_host_room(engine: Engine, room: HostRoom) -> None:
     """Carry out what was found: afterwards the extents fit.  For good: an extent that ends may lose its bytes."""
     host = engine.host
     assert host is not None
+    if not (room.copies or room.victims):
+        return
+    engine.acted = True
     for _, found in room.copies:
         # A page that two of them hold has lost its copy with the first.
-        host.give_up(Tier.HOST, [page for page in found if not page.only_on_device])
+        host.give_up_copies([page for page in found if not page.only_on_device])
     for kept in room.victims:
         engine.cache.policy.yields(kept)
         engine.cache.release(kept)

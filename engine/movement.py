@@ -45,18 +45,11 @@ def host_tier(engine: Engine, memory: HostMemory | None) -> HostTier | None:
     )
 
 
-def active_pages(engine: Engine) -> set[int]:
-    """Return the ids of all pages that active sequences hold; linear in them."""
-    return {
-        page.page for record in engine.sequences.values() for space in record.spaces for page in space.pages
-    }
-
-
 def demote(engine: Engine, kept: Continuation, keep: bool) -> int:
     """Start moving what is on Device and held by no active sequence; return the transfer's number."""
     asked = f"demote {kept.continuation}"
-    held = active_pages(engine)
-    pages = [page for page in _at(kept, Tier.DEVICE) if page.page not in held]
+    in_use = engine.cache.in_use
+    pages = [page for page in _at(kept, Tier.DEVICE) if not in_use(page)]
     if not pages:
         raise guards.nothing_to_move(asked, kept, Tier.DEVICE)
     host = guards.require_host(engine.host, asked)

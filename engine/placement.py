@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvcrucible.contract.config import EngineConfig
-from kvcrucible.contract.errors import BadArgument
+from kvcrucible.contract.errors import BadArgument, NotRunError
 from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.streams import Device, ImmediateDevice
 from kvcrucible.engine.streams.cuda import CudaDevice
-from kvcrucible.engine.streams.cuda_runtime import TorchCuda
+from kvcrucible.engine.streams.cuda_runtime import TorchCuda, why_no_torch
 
 if TYPE_CHECKING:
     from kvcrucible.engine.storage.host_memory import TorchHostMemory
@@ -47,7 +47,7 @@ def place(config: EngineConfig, where: str = "cpu", *, kernels: str | None = Non
     ``kernels`` names the back-end; None is the best that works there.
 
     Raises ``BadArgument`` for another device, a pool that does not declare exactly one kind of planes, or where pinning
-    is refused; ``NotRunError`` where there is no such CUDA device.
+    is refused; ``NotRunError`` where torch is not installed, or there is no such CUDA device.
     """
     kind, colon, index = where.partition(":")
     if kind not in ("cpu", "cuda") or (colon and (kind == "cpu" or not _INDEX.fullmatch(index))):
@@ -60,6 +60,9 @@ def place(config: EngineConfig, where: str = "cpu", *, kernels: str | None = Non
             raise BadArgument(
                 f"pool {pool.name} with storage in torch", found, "declare the one kind that it stores"
             )
+    absent = why_no_torch()
+    if absent is not None:
+        raise NotRunError(absent)
     runtime = TorchCuda(where) if kind == "cuda" else None
     from kvcrucible.engine.storage.host_memory import TorchHostMemory
     from kvcrucible.engine.storage.torch_storage import TorchStorage

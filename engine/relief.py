@@ -116,6 +116,7 @@ def _sink(
             if started:
                 break
             raise
+        engine.acted = True
         request.sunk.add(kept.continuation)
         request.sinks.add(number)
         engine.work.continuations_sunk += 1

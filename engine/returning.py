@@ -79,6 +79,7 @@ def _start(
             return waiting
         # The Host slots stay as clean copies, so that sinking again costs no copy.
         number = engine.host.start(Tier.HOST, missing, kept.continuation, keep=True)
+    engine.acted = True
     request.tried.add(kept.continuation)
     pages = [sum(page.pool == pool for page in missing) for pool in range(len(engine.pools))]
     started = TransferStarted(number, kept.continuation, Tier.HOST, tuple(pages), position)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from kvcrucible.contract.errors import Refusal
 from kvcrucible.engine import admission, guards
 from kvcrucible.engine.giving_up import CopiesGivenUp, GivenUp
 from kvcrucible.engine.pages import LogicalPage
@@ -33,15 +34,16 @@ def make_room(
     room = Room(engine)
     try:
         room.release(victims)
-    except BaseException:  # a policy of the caller's may raise anything as it hears of a yielding
-        room.take_back()
+    except Exception as error:  # a policy of the caller's may raise anything as it hears of a yielding
+        if room.can_be_taken_back(error):
+            room.take_back()
         raise
     return room
 
 
 class Room:
-    """What one operation gives up to make room.  A context: left by an exception it takes everything back, else what
-    was given up is gone, and reported by the engine.
+    """What one operation gives up to make room.  A context: left by an exception it takes everything back, if that can
+    be; else what was given up is gone, and reported by the engine.
 
     Policies hear of a yielding at once and cannot unhear it; what they say decides nothing else (decision 0020).
     """
@@ -77,6 +79,16 @@ class Room:
             self._engine.cache.put_back(kept)
         self._engine.cache.changed(self._copied)
 
+    def can_be_taken_back(self, error: BaseException) -> bool:
+        """Tell whether the operation that ``error`` ends is to leave everything as it was.
+
+        Not where it has acted, other than by a refusal, which then is one candidate's or one request's of several: what
+        was given up may be somebody else's by now, and the engine is lost (decision 0032).
+        """
+        if not isinstance(error, Exception) or self._engine.stream.lost:
+            return False
+        return isinstance(error, Refusal) or not self._engine.acted
+
     def __enter__(self) -> Room:
         return self
 
@@ -84,10 +96,12 @@ class Room:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         engine = self._engine
-        # A lost engine stopped in the middle of its effects: nobody asks it any more, and others hold what was freed.
-        if error is not None and not engine.stream.lost:
-            self.take_back()
+        if error is not None:
+            # What cannot be taken back stays as it is: nobody asks a lost engine any more.
+            if self.can_be_taken_back(error):
+                self.take_back()
             return
+        engine.acted = engine.acted or bool(self._parts)
         engine.given_up += self._copies_of
         for kept in self._victims:
             engine.cache.forget(kept)

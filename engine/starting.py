@@ -137,8 +137,9 @@ def activate(
 ) -> None:
     """Carry out ``plan`` for a new active sequence: reserve, share or take over pages, lease a row, map it.
 
-    Raises what a failing promise or grant raises, and then nothing has changed.
+    Raises what a failing promise or grant is refused with, and then nothing has changed.
     """
+    engine.acted = True
     bundle = start_bundle(
         engine.pools, engine.ledger, engine.cache, sequence, plan, limit, engine.copy_columns
     )

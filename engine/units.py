@@ -127,6 +127,7 @@ def begin(engine: Engine, unit: int, work: Seq[Work]) -> Unit:
             if granted:
                 grants.append(_Grant(record, space, reservation, block, granted))
         parts.append(UnitPart(record.sequence, starts, stops, item))
+    engine.acted = True
     for record, space, _, block, granted in grants:
         engine.work.allocator_calls += 1
         engine.work.pages_granted += len(granted)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from kvcrucible.contract.config import HostSpec
+from kvcrucible.contract.errors import Refusal
 from kvcrucible.contract.snapshot import Tier, Touched
 from kvcrucible.engine.host.arena import Extent, HostArena
 from kvcrucible.engine.host.packing import PackedLayout, coalesce
@@ -24,7 +25,7 @@ from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.pool import Lease, PagePool, page_of
 from kvcrucible.engine.residency import Residency
 from kvcrucible.engine.storage.interface import HostMemory, Storage
-from kvcrucible.engine.streams import Completion, DeviceStream, EffectFailed
+from kvcrucible.engine.streams import AnsweredStream, Completion, DeviceStream, EffectFailed
 from kvcrucible.engine.work import WorkCounters
 
 #: Names of the streams on which pages leave a tier.
@@ -76,7 +77,7 @@ class HostTier:
         pools: Sequence[PagePool],
         storages: Sequence[Storage],
         memory: HostMemory,
-        compute: DeviceStream,
+        compute: AnsweredStream,
         copies: Mapping[Tier, DeviceStream],
         residency: Residency,
         touched: Touched,
@@ -129,12 +130,12 @@ class HostTier:
         self._touched.transfers.add(number)
         return number
 
-    def give_up(self, tier: Tier, pages: Sequence[LogicalPage]) -> None:
-        """Free the hidden copies in ``tier`` of pages that are in no transfer; what units may touch retires."""
+    def give_up_copies(self, pages: Sequence[LogicalPage]) -> None:
+        """Free the hidden Host copies of pages that are in no transfer.  Those on Device a ``Room`` gives up."""
         ends: list[tuple[ReplicatedPage, Place]] = [
-            (page, page.replicas.detach(tier).place) for page in pages
+            (page, page.replicas.detach(Tier.HOST).place) for page in pages
         ]
-        self.free(tier, ends)
+        self.free(Tier.HOST, ends)
         for page in pages:
             page.settle()
             self._touched.pages.add(page.page)
@@ -210,18 +211,29 @@ class HostTier:
                 group = groups[slot.extent.serial] = _Group(slot.extent, _logical(page).pool, slot.slots)
             group.placed.append((page_of(lease), slot.slot))
         try:
-            for group in groups.values():
-                self._queue(copying, number, source, group)
-        except EffectFailed as failed:
-            failure = failed
-        except Exception:
-            # Nobody expects it, so it passes through. What was queued before may still run, and the places are given
-            # back as soon as this is raised: so it is awaited, and its failures are nobody's.
-            copying.synchronize()
-            copying.record()
+            try:
+                for group in groups.values():
+                    self._queue(copying, number, source, group)
+            except EffectFailed as failed:
+                failure = failed
+            event = copying.record()
+        except Exception as error:
+            self._await_what_was_queued(copying, number)
+            if isinstance(error, Refusal):
+                # Of whoever copies, for a mistake of the engine's own: no answer to what the engine was asked.
+                raise AssertionError(f"{copy_label(number)}: {error}") from error
             raise
-        event = copying.record()
         return event if failure is None else _PartlyQueued(event, failure)
+
+    def _await_what_was_queued(self, copying: DeviceStream, number: int) -> None:
+        """Let nothing run any more that transfer ``number`` has queued: its places are given back as the error passes
+        through.
+        """
+        try:
+            copying.synchronize()
+            copying.record()  # The failures of what was queued are nobody's.
+        except Exception as error:
+            self._compute.lose(f"copies of transfer {number} may still be under way: {error!r}")
 
     def in_use(self, pages: Sequence[ReplicatedPage]) -> bool:
         """Tell whether an active sequence holds one of the pages."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from kvcrucible.contract.errors import EngineLost
+from kvcrucible.contract.errors import EngineLost, Refusal
 from kvcrucible.engine.streams.interface import Completion, DeviceStream, Effect, EffectFailed, Event
 
 
@@ -41,25 +41,31 @@ class AnsweredStream:
     def submit(self, effect: Effect, label: str = "") -> None:
         """Queue ``effect``.  What cannot be queued is as if it failed: raises ``EngineLost``, from now on.
 
-        An error that nobody has foreseen passes through, and the engine is lost with it all the same.
+        An error that nobody has foreseen passes through, and the engine is lost with it all the same.  A refusal of
+        whoever carries the effect out counts as a failure, so that nobody takes it for the operation's own.
         """
         self._unmarked = True
         try:
             self._inner.submit(effect, label)
-        except EffectFailed as failure:
+        except (EffectFailed, Refusal) as failure:
             self._lose(label, failure)
             self.require_sound()
-        except Exception as error:
+        except BaseException as error:
             self._lose(label, error)
             raise
 
     @property
     def lost(self) -> bool:
-        """Whether an effect is known to have failed, so that nothing can be taken back any more."""
+        """Whether the engine is lost, so that nothing can be taken back any more."""
         return self._lost is not None
 
-    def _lose(self, label: str, error: Exception) -> None:
-        self._lost = self._lost or f"at {label or 'an effect'} that could not be queued: {error}"
+    def lose(self, why: str) -> None:
+        """Note that the engine is lost, and why; the first reason stays."""
+        self._lost = self._lost or why
+
+    def _lose(self, where: str, error: BaseException) -> None:
+        what = f"at {where or 'an effect'} that could not be queued: {error}"
+        self.lose(f"an effect on stream {self.name} failed, {what}")
 
     def record(self, what: str = "what was queued last") -> Completion:
         """Return an event for everything submitted so far; ``what`` says in words what that ends with."""
@@ -92,16 +98,16 @@ class AnsweredStream:
         gone = self.look()
         while self._open and self._open[0].event.done:
             one = self._open.popleft()
-            if one.event.failure is not None and self._lost is None:
-                self._lost = f"up to {one.what}: {one.event.failure}"
-        if gone is not None and self._lost is None:
-            self._lost = f"with its device: {gone}"
+            if one.event.failure is not None:
+                self.lose(f"an effect on stream {self.name} failed, up to {one.what}: {one.event.failure}")
+        if gone is not None:
+            self.lose(f"an effect on stream {self.name} failed, with its device: {gone}")
         self.require_sound()
 
     def require_sound(self) -> None:
-        """Raise ``EngineLost`` where :meth:`ask` has found a failure."""
+        """Raise ``EngineLost`` where :meth:`ask` has found a failure, or the engine was told to be lost."""
         if self._lost is not None:
             raise EngineLost(
-                f"an effect on stream {self.name} failed, {self._lost}; pages may lack the content that they are said "
-                "to have: drop the engine and compute it again"
+                f"{self._lost}; pages may lack the content that they are said to have: drop the engine and compute it "
+                "again"
             )

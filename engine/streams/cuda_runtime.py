@@ -70,10 +70,16 @@ class CudaRuntime(Protocol):
         """Tell whether ``error`` is what a device reports, and no mistake of the code that launched."""
 
 
+def why_no_torch() -> str | None:
+    """Return why nothing can be stored here, in words with a remedy; None where something can."""
+    return f"torch is not installed; {install_remedy('engine')}" if find_spec("torch") is None else None
+
+
 def why_no_cuda() -> str | None:
     """Return why nothing can run on CUDA here, in words with a remedy; None where something can."""
-    if find_spec("torch") is None:
-        return f"torch is not installed; {install_remedy('engine')}"
+    absent = why_no_torch()
+    if absent is not None:
+        return absent
     import torch
 
     if torch.cuda.is_available():

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvcrucible.contract.errors import InputError
 from kvcrucible.fuzz.nth_failure.cells import Build, Cell, Ending, Tried, cells_of, try_cell
-from kvcrucible.fuzz.nth_failure.sites import LOSING, Failure, Site
+from kvcrucible.fuzz.nth_failure.sites import LOSING, UNFORESEEN, Failure, Site
 from kvcrucible.fuzz.nth_failure.subject import Subject
 from kvcrucible.fuzz.nth_failure.workloads import Workload, workloads
 from kvcrucible.fuzz.setting import Setting
@@ -72,9 +72,16 @@ class NthFailureReport:
 
     @property
     def due_rollbacks(self) -> int:
-        """Cells that have to end in a rollback: all but those that lose the engine and those that went on."""
-        losing = sum(line.cells for (site, _), line in self.lines.items() if site in LOSING)
-        return self.total.cells - losing - self.total.went_on
+        """Cells that have to end in a rollback: all but those that lose the engine and those that went on.
+
+        An error that nobody has foreseen may do either; where the engine says that it is lost no rollback is due.
+        """
+        lost = sum(
+            line.cells if site in LOSING else line.lost
+            for (site, _), line in self.lines.items()
+            if site in LOSING | UNFORESEEN
+        )
+        return self.total.cells - lost - self.total.went_on
 
     def to_plain(self) -> dict[str, Any]:
         """Return the report as JSON-ready data."""

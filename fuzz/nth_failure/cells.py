@@ -7,9 +7,10 @@ Verifies, by the kind of site:
   hostile policy, which answers at random, aside);
 - *of a transfer*: once its effects are over the transfer is reported as abandoned, and everything is as if it had been
   cancelled before a single byte moved;
-- *losing*: every later operation raises ``EngineLost`` and changes nothing.
+- *losing*: every later operation raises ``EngineLost`` and changes nothing;
+- *unforeseen*: it reaches the caller, and what follows is as for a refusal, or as for *losing*.
 
-After each of the first two, every checker holds and ending everything leads to the initial free sets.  Does not
+Where the engine is not lost, every checker holds and ending everything leads to the initial free sets.  Does not
 verify: bytes (payload campaigns do), and which of several ways an admission takes that goes on in spite of a failure.
 """
 
@@ -38,7 +39,8 @@ from kvcrucible.contract.operations import (
 )
 from kvcrucible.contract.snapshot import Snapshot
 from kvcrucible.contract.tokens import run
-from kvcrucible.fuzz.nth_failure.sites import IN_THE_CALL, LOSING, OF_A_TRANSFER, Failure, Site
+from kvcrucible.fuzz.nth_failure.failing import UnforeseenError
+from kvcrucible.fuzz.nth_failure.sites import IN_THE_CALL, LOSING, OF_A_TRANSFER, UNFORESEEN, Failure, Site
 from kvcrucible.fuzz.nth_failure.subject import Subject
 from kvcrucible.fuzz.nth_failure.workloads import Workload
 from kvcrucible.fuzz.setting import HOSTILE_POLICY, Setting
@@ -113,8 +115,9 @@ def cells_of(workload: Workload, build: Build = Subject) -> Iterator[Cell]:
             continue
         for site in Site:
             for k in range(1, subject.gate.passed[site] + 1):
-                # An engine that is lost with one effect that it cannot queue queues no other.
-                for persistent in (False, True) if site is not Site.COMPUTE_QUEUE else (False,):
+                # What ends the call with its first failure passes the site no second time.
+                ends = site is Site.COMPUTE_QUEUE or site in UNFORESEEN
+                for persistent in (False,) if ends else (False, True):
                     yield Cell(workload, at, Failure(site, k, persistent), build)
 
 
@@ -123,6 +126,8 @@ def try_cell(cell: Cell) -> Tried:
     try:
         if cell.failure.site in LOSING:
             return Tried(cell, Ending.LOST, tuple(_lost(cell)), None)
+        if cell.failure.site in UNFORESEEN:
+            return _unforeseen(cell)
         return _rolled_back(cell)
     except Exception as error:
         return Tried(cell, None, (Violation(ENGINE_FAULT, f"{cell} raised {raised(error)}"),), None)
@@ -137,6 +142,11 @@ def _rolled_back(cell: Cell) -> Tried:
     judge = _in_the_call if cell.failure.site in IN_THE_CALL else _of_a_transfer
     assert cell.failure.site in IN_THE_CALL | OF_A_TRANSFER
     ending, violations = judge(cell, subject)
+    return _emptied(cell, subject, ending, violations)
+
+
+def _emptied(cell: Cell, subject: Subject, ending: Ending, violations: list[Violation]) -> Tried:
+    """Check the state, end everything, and return what came of the cell in all."""
     subject.gate.disarm()
     violations += _checked(subject.snapshot())
     left = subject.empty()
@@ -256,6 +266,11 @@ def _lost(cell: Cell) -> list[Violation]:
     with suppress(EngineLost):
         subject.operate(Progress())
     subject.settle()
+    return violations + _says_that_it_is_lost(cell, subject)
+
+
+def _says_that_it_is_lost(cell: Cell, subject: Subject) -> list[Violation]:
+    violations: list[Violation] = []
     before: Snapshot | None = None
     for operation in (Progress(), cell.operation, Schedule(), Lookup(run(0, 0, 2)), Progress()):
         try:
@@ -270,6 +285,36 @@ def _lost(cell: Cell) -> list[Violation]:
         violations += [] if before is None else unchanged(before, after)
         before = after
     return violations
+
+
+# -- what nobody has foreseen ------------------------------------------------------------------------------------------
+
+
+def _unforeseen(cell: Cell) -> Tried:
+    """The error reaches the caller; the engine is as it was, or lost and says so."""
+    subject = _prefix(cell)
+    before, gate = subject.snapshot(), subject.gate
+    gate.arm(cell.failure)
+    violations: list[Violation] = []
+    try:
+        outcome = subject.operate(cell.operation)
+    except UnforeseenError:
+        pass
+    else:
+        violations.append(mismatch(ENGINE_FAULT, f"{cell}, outcome", outcome, "raises the error"))
+    violations += _fired(cell, gate.failed)
+    gate.disarm()
+    try:
+        subject.operate(Lookup(run(0, 0, 2)))
+    except EngineLost:
+        violations += _says_that_it_is_lost(cell, subject)
+        return Tried(cell, Ending.LOST, tuple(violations), None)
+    violations += unchanged(before, subject.snapshot())
+    if cell.workload.setting.policy != HOSTILE_POLICY:
+        again, due = subject.operate(cell.operation), _prefix(cell).operate(cell.operation)
+        if again != due:
+            violations.append(mismatch("refusal-atomic", f"{cell}, carried out again", again, due))
+    return _emptied(cell, subject, Ending.ROLLED_BACK, violations)
 
 
 # -- what holds for all ------------------------------------------------------------------------------------------------

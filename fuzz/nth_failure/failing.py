@@ -1,4 +1,4 @@
-"""Parts of an engine that ask a gate before they do their work: pools, slots, a device and its streams."""
+"""Parts of an engine that ask a gate before they do their work: pools, slots, a device and its streams, a policy."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from kvcrucible.contract.errors import DeviceCapacity, HostGeometry
 from kvcrucible.engine.host.slots import HostSlot, HostSlots
 from kvcrucible.engine.host.transfer import COPY_LABEL
+from kvcrucible.engine.policies import Policy
 from kvcrucible.engine.pool import Lease, PagePool, Reservation
 from kvcrucible.engine.space import TAIL_COPY_LABEL
 from kvcrucible.engine.streams.interface import Completion, Device, DeviceStream, Effect, EffectFailed, Event
@@ -17,6 +18,13 @@ from kvcrucible.fuzz.nth_failure.sites import Gate, Site
 
 #: What every injected failure says.
 INJECTED = "injected by the n-th failure"
+
+
+class UnforeseenError(Exception):
+    """An error of a kind that the engine knows nothing of."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(f"{where}: {INJECTED}")
 
 
 class FailingPool(PagePool):
@@ -76,10 +84,14 @@ class FailingStream:
             transfer = int(label.removeprefix(COPY_LABEL))
             if gate.fails(Site.COPY_QUEUE, transfer):
                 raise EffectFailed(f"{label} cannot be queued: {INJECTED}")
+            if gate.fails(Site.COPY_ERROR):
+                raise UnforeseenError(label)
             site = Site.COPY_DOWN if self._goes_down(effect) else Site.COPY_UP
             return partial(_fail, label) if gate.fails(site, transfer) else None
         if gate.fails(Site.COMPUTE_QUEUE):
             raise EffectFailed(f"{label} cannot be queued: {INJECTED}")
+        if gate.fails(Site.EFFECT_ERROR):
+            raise UnforeseenError(label)
         site = {TAIL_COPY_LABEL: Site.TAIL_COPY, UPLOAD_LABEL: Site.TABLE_UPLOAD}[label]
         return partial(_fail, label) if gate.fails(site) else None
 
@@ -118,6 +130,23 @@ class FailingDevice:
     def synchronize(self) -> None:
         """Run or await everything submitted so far, on every stream."""
         self._inner.synchronize()
+
+
+def let_fail(gate: Gate, policy: Policy) -> None:
+    """Let everything that ``policy`` is asked or told pass the gate first.  Mutates this one object, so that it stays
+    of the kind by which the engine knows it.
+    """
+
+    def gated(name: str, method: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def called(argument: Any) -> Any:
+            if gate.fails(Site.POLICY_ERROR):
+                raise UnforeseenError(f"policy, {name}")
+            return method(argument)
+
+        return called
+
+    for name in ("order", "used", "yields", "gone"):
+        setattr(policy, name, gated(name, getattr(policy, name)))
 
 
 def _fail(label: str) -> None:

@@ -32,6 +32,11 @@ class Site(StrEnum):
     TABLE_UPLOAD = "table upload"
     #: An effect cannot even be queued on the compute stream.
     COMPUTE_QUEUE = "queueing an effect"
+    #: Queueing a copy between the tiers, or an effect, raises what nobody has foreseen; so does a policy that is asked
+    #: or told something.
+    COPY_ERROR = "error at a copy"
+    EFFECT_ERROR = "error at an effect"
+    POLICY_ERROR = "error of the policy"
 
 
 #: What fails inside the call: the call is refused, or what it was for waits, and nothing has changed.
@@ -42,6 +47,10 @@ OF_A_TRANSFER = frozenset({Site.COPY_DOWN, Site.COPY_UP, Site.COPY_QUEUE, Site.P
 
 #: What nothing can make good: the engine is lost and says so, whatever it is asked (decision 0013).
 LOSING = frozenset({Site.TAIL_COPY, Site.TABLE_UPLOAD, Site.COMPUTE_QUEUE})
+
+#: What is no failure that anybody knows of: it reaches the caller, and either nothing has changed or the engine is lost
+#: (decision 0032).
+UNFORESEEN = frozenset({Site.COPY_ERROR, Site.EFFECT_ERROR, Site.POLICY_ERROR})
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from kvcrucible.engine.streams.interface import Effect
 from kvcrucible.fuzz.adapters.paged import COMPUTE_STREAM, use_every_page_once
 from kvcrucible.fuzz.adapters.policies import policy_of
 from kvcrucible.fuzz.adapters.schedules import strategy_of
-from kvcrucible.fuzz.nth_failure.failing import FailingDevice, FailingPool, FailingSlots
+from kvcrucible.fuzz.nth_failure.failing import FailingDevice, FailingPool, FailingSlots, let_fail
 from kvcrucible.fuzz.nth_failure.sites import Gate, Site
 from kvcrucible.fuzz.setting import Setting, token_hash
 from kvcrucible.fuzz.steps import ReadBack, RunEffects, Step
@@ -50,6 +50,7 @@ class Subject:
         )
         if setting.page_order_seed:
             use_every_page_once(self.engine, Random(setting.page_order_seed))
+        let_fail(self.gate, self.engine.cache.policy)
         host = self.engine.host
         if host is not None:
             host.slots = FailingSlots(self.gate, host.slots)

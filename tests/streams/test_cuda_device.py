@@ -390,6 +390,13 @@ def test_a_pool_that_does_not_say_what_it_stores_cannot_be_placed() -> None:
         place(EngineConfig((PoolSpec("main", 8, 16),), 64, 2))
 
 
+@pytest.mark.parametrize("where", ["cpu", "cuda"])
+def test_without_torch_it_is_said_how_to_get_it(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvcrucible.engine.streams.cuda_runtime.find_spec", lambda name: None)
+    with pytest.raises(NotRunError, match=r"torch is not installed; get it with `pip install '\.\[engine\]'`"):
+        place(CONFIG, where)
+
+
 @pytest.mark.skipif(why_no_cuda() is None, reason="there is a CUDA device")
 def test_without_a_device_it_is_said_that_nothing_was_run() -> None:
     for attempt in (TorchCuda, partial(place, CONFIG, "cuda"), partial(place, CONFIG, "cuda:3"), CudaDevice):
