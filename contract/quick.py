@@ -54,5 +54,5 @@ def quick(cls: type[_T]) -> type[_T]:
     exec("\n".join(lines), known)  # noqa: S102 - of names that this module and the class give, as dataclasses does
     made = known["__init__"]
     made.__qualname__, made.__annotations__ = f"{cls.__qualname__}.__init__", cls.__init__.__annotations__
-    cls.__init__ = made  # type: ignore[misc]
+    setattr(cls, "__init__", made)  # noqa: B010 - an assignment to a method, which is what is meant
     return cls

@@ -332,7 +332,7 @@ def advanced(before: Snapshot, partial: Snapshot, touched: Touched) -> Snapshot:
                     entries.pop(key, None)
         parts.append(entries)
     # In the order of the fields, between the pools and the queue.
-    return Snapshot(partial.pools, *parts, partial.queue, partial.host)
+    return Snapshot(partial.pools, *parts, partial.queue, partial.host)  # type: ignore[call-arg]
 
 
 def to_plain(snapshot: Snapshot) -> dict[str, Any]:

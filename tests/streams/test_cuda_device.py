@@ -393,7 +393,9 @@ def test_a_pool_that_does_not_say_what_it_stores_cannot_be_placed() -> None:
 @pytest.mark.parametrize("where", ["cpu", "cuda"])
 def test_without_torch_it_is_said_how_to_get_it(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvcrucible.engine.streams.cuda_runtime.find_spec", lambda name: None)
-    with pytest.raises(NotRunError, match=r"torch is not installed; get it with `pip install '\.\[engine\]'`"):
+    with pytest.raises(
+        NotRunError, match=r"torch is not installed; get it with `pip install '\.\[engine\]'`"
+    ):
         place(CONFIG, where)
 
 
