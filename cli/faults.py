@@ -64,6 +64,7 @@ def register(app: typer.Typer) -> None:
         from kvcrucible.fuzz.faults.results import results_to_plain
         from kvcrucible.fuzz.faults.run import CampaignOptions, totals, trials_of, unchanged_trials
         from kvcrucible.fuzz.keeping import write_json
+        from kvcrucible.fuzz.source import source_commit
 
         if bool(faults) == everything:
             raise InputError("name faults, or give --all; `kvcrucible faults list` shows their ids")
@@ -72,9 +73,11 @@ def register(app: typer.Typer) -> None:
         options = CampaignOptions(examples, steps, seed, out, shrink=shrink, raw_seeds=raw_seeds)
         trials = trials_of(chosen, options, seeds)
         controls = unchanged_trials(chosen, options) if unchanged else []
+        # What is committed while campaigns run is not what they ran.
+        commit = source_commit()
         runs = _run_with_progress([*trials, *controls], jobs)
         done, held = runs[: len(trials)], runs[len(trials) :]
-        plain = results_to_plain(done, held, options, seeds)
+        plain = results_to_plain(done, held, options, seeds, commit)
         write_json(out / "runs.json", plain)
         if json_output:
             print_json(plain)

@@ -64,7 +64,9 @@ def _refusal_invariant(operation: Operation, due: RefusalKind | None, found: Ref
     if RefusalKind.DEVICE_CAPACITY in (due, found):
         if isinstance(operation, BeginUnit):
             return "completion-guarantee"
-        return "cache-yields" if isinstance(operation, Fork | Truncate) else "admission-by-count"
+        # Room decides only where the other side had none against it for any other reason.
+        if None in (due, found):
+            return "cache-yields" if isinstance(operation, Fork | Truncate) else "admission-by-count"
     return PREDICTED_OUTCOME
 
 

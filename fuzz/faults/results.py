@@ -16,7 +16,6 @@ from kvcrucible.fuzz.faults.catalogue import every_fault
 from kvcrucible.fuzz.faults.matrix import fault_rows, invariant_rows, matrix_to_plain
 from kvcrucible.fuzz.faults.run import CampaignOptions, FaultRun, Verdict, totals
 from kvcrucible.fuzz.keeping import read_json
-from kvcrucible.fuzz.source import source_commit
 
 #: Name and version of the files' form; ``fault_runs.schema.json`` is its schema.
 FORMAT = "kvcrucible.fault-runs/3"
@@ -34,13 +33,17 @@ class KeptRuns:
 
 
 def results_to_plain(
-    runs: Sequence[FaultRun], unchanged: Sequence[FaultRun], options: CampaignOptions, seeds: int
+    runs: Sequence[FaultRun],
+    unchanged: Sequence[FaultRun],
+    options: CampaignOptions,
+    seeds: int,
+    commit: str | None,
 ) -> dict[str, Any]:
-    """Return campaigns, their totals and the kill matrix as JSON-ready data."""
+    """Return campaigns, their totals and the kill matrix as JSON-ready data; ``commit``: as the campaigns began."""
     rows = fault_rows(runs)
     return {
         "format": FORMAT,
-        "commit": source_commit(),
+        "commit": commit,
         "options": {
             "examples": options.examples,
             "steps": options.steps,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -60,6 +61,12 @@ KERNEL_EXAMPLES, SOUGHT_EXAMPLES = 2, 4
 
 #: What is tried against faults of the capacity planner, which drive neither an engine nor a back-end.
 PLANNER = "planner"
+
+#: What an engine raises that was changed by a fault which is itself written wrongly: such a kill shows nothing.  A
+#: missing object is another matter, since not to have made one may well be the fault.
+_WRITTEN_WRONGLY = re.compile(
+    r"raised (?:NameError|UnboundLocalError|ImportError|SyntaxError|AttributeError: '(?!NoneType'))"
+)
 
 #: Characters of a lost child's last words that are kept.
 _LAST_WORDS = 2_000
@@ -373,6 +380,11 @@ def _judge(
     if failure is None:
         return replace(blank, verdict=Verdict.SURVIVED)
     invariants = tuple(dict.fromkeys(found["invariant"] for found in failure["violations"]))
+    message = failure["violations"][0]["message"]
+    if invariants == (ENGINE_FAULT,) and _WRITTEN_WRONGLY.search(message):
+        return replace(
+            blank, verdict=Verdict.LOST, note=f"the fault is written wrongly: {message}"[:_LAST_WORDS]
+        )
     seen = tuple(failure["first_seen"]["invariants"])
     return replace(
         blank,

@@ -214,6 +214,40 @@ def test_a_child_that_falls_over_is_not_a_kill() -> None:
     assert "unknown fault" in done.note
 
 
+@pytest.mark.parametrize(
+    ("raised", "due"),
+    [
+        ("Schedule() raised NameError: name 'into' is not defined (engine/pages.py:168)", Verdict.LOST),
+        ("Schedule() raised AttributeError: 'Engine' object has no attribute 'copies'", Verdict.LOST),
+        ("Schedule() raised AttributeError: 'NoneType' object has no attribute 'row'", Verdict.KILLED),
+        ("Schedule() raised AssertionError: page 0 dropped once too often", Verdict.KILLED),
+    ],
+)
+def test_a_fault_that_falls_over_by_itself_is_not_a_kill(
+    raised: str, due: Verdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failure = {
+        "violations": [{"invariant": "engine-fault", "message": raised}],
+        "first_seen": {"invariants": ["engine-fault"], "examples": 1, "steps": 2},
+        "steps": [],
+        "reproduction": None,
+    }
+    ended = subprocess.CompletedProcess([], ExitStatus.VIOLATION, json.dumps({"failure": failure}), "")
+    monkeypatch.setattr("kvcrucible.fuzz.faults.run._start", lambda *_: ended)
+    done = run_trial(Trial(fault("fork-shares-tail"), Depth.LEDGER, CampaignOptions()))
+    assert done.verdict is due
+    assert (raised in done.note) is (due is Verdict.LOST)
+
+
+def test_no_fault_uses_a_name_that_is_not_there(tmp_path: Path) -> None:
+    for planted in every_fault().values():
+        changed = planted.apply_to(source_of(planted.module))
+        (tmp_path / f"{planted.id.replace('-', '_')}.py").write_text(changed, "utf-8")
+    words = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821,F822,F823", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
 def test_a_child_that_hangs_is_not_a_kill() -> None:
     done = run_trial(Trial(fault("fork-shares-tail"), Depth.LEDGER, CampaignOptions(seconds=0.01)))
     assert done.verdict is Verdict.HUNG

@@ -39,7 +39,6 @@ from kvcrucible.fuzz.faults.run import (
 )
 from kvcrucible.fuzz.keeping import write_json
 from kvcrucible.fuzz.setting import Depth
-from kvcrucible.fuzz.source import source_commit
 from kvcrucible.invariants.registry import IDS
 
 #: Two faults: one told by two invariants, under one seed by another first; one told by a single one, late.
@@ -133,10 +132,10 @@ def test_invariants_are_counted_over_faults_and_those_that_tell_nothing_are_name
 
 def test_results_survive_being_kept(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "runs.json"
-    write_json(path, results_to_plain(RUNS, [], CampaignOptions(seed=2), 2))
+    write_json(path, results_to_plain(RUNS, [], CampaignOptions(seed=2), 2, "0123abc"))
     again = read_results(path)
     assert list(again.runs) == RUNS
-    assert again.commit == source_commit()
+    assert again.commit == "0123abc"
     assert not list(path.parent.glob("*.part"))
 
 
@@ -147,8 +146,8 @@ def test_results_survive_being_kept(tmp_path: Path) -> None:
         "[]",
         '{"format": "kvcrucible.fault-runs/1"}',
         "[" * 100_000,
-        json.dumps(results_to_plain(RUNS, [], CampaignOptions(), 2)).replace('"killed"', '"found"'),
-        json.dumps(results_to_plain(RUNS, [], CampaignOptions(), 2)).replace("lease-unique", "[bold]"),
+        json.dumps(results_to_plain(RUNS, [], CampaignOptions(), 2, None)).replace('"killed"', '"found"'),
+        json.dumps(results_to_plain(RUNS, [], CampaignOptions(), 2, None)).replace("lease-unique", "[bold]"),
     ],
 )
 def test_what_is_no_result_is_refused(text: str, tmp_path: Path) -> None:
@@ -169,7 +168,7 @@ def test_kills_that_prove_nothing_are_refused(
     runs: list[FaultRun], unchanged: list[FaultRun], says: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "runs.json"
-    write_json(path, results_to_plain(runs, unchanged, CampaignOptions(), 1))
+    write_json(path, results_to_plain(runs, unchanged, CampaignOptions(), 1, None))
     with pytest.raises(InputError, match=says):
         read_results(path)
 

@@ -153,13 +153,13 @@ def test_the_command_says_caught_only_by_results(tmp_path: Path) -> None:
     assert "recall: not measured" in text
     planted = every_fault()["share-counts-nothing"]
     path = tmp_path / "runs.json"
-    write_json(path, results_to_plain([kept(planted)], [], CampaignOptions(), 1))
+    write_json(path, results_to_plain([kept(planted)], [], CampaignOptions(), 1, None))
     status, text = command("--results", str(path), "--json")
     plain = json.loads(text)
     assert status == ExitStatus.HELD
     assert plain["caught"] == 1
     assert {entry["id"]: entry["standing"] for entry in plain["bugs"]}["KVB-027"] == "caught"
-    write_json(path, results_to_plain([kept(planted, Verdict.SURVIVED)], [], CampaignOptions(), 1))
+    write_json(path, results_to_plain([kept(planted, Verdict.SURVIVED)], [], CampaignOptions(), 1, None))
     assert command("--results", str(path))[0] == ExitStatus.VIOLATION
     path.write_text("[]")
     assert command("--results", str(path))[0] == ExitStatus.USAGE
