@@ -30,7 +30,13 @@ def register(app: typer.Typer) -> None:
     def run(
         faults: list[str] = typer.Argument(None, help="Ids of faults."),
         everything: bool = typer.Option(False, "--all", help="Run every fault, those of kernels too."),
-        examples: int = typer.Option(300, min=1, help="Examples of each campaign, at least."),
+        raw_seeds: int = typer.Option(
+            1_500,
+            "--raw-seeds",
+            min=0,
+            help="Seeds of the raw loop in each campaign at ledger depth; 0 for campaigns of Hypothesis there too.",
+        ),
+        examples: int = typer.Option(300, min=1, help="Examples of each campaign of Hypothesis, at least."),
         steps: int = typer.Option(60, min=1, max=1000, help="Most rules in one example."),
         seed: int = typer.Option(0, min=0, help="First seed of the campaigns."),
         seeds: int = typer.Option(
@@ -55,20 +61,21 @@ def register(app: typer.Typer) -> None:
         from kvcrucible.cli.faults_tables import print_matrix, print_runs, print_unchanged
         from kvcrucible.fuzz.faults.catalogue import every_fault
         from kvcrucible.fuzz.faults.catalogue import fault as find
-        from kvcrucible.fuzz.faults.results import results_to_plain, write_results
+        from kvcrucible.fuzz.faults.results import results_to_plain
         from kvcrucible.fuzz.faults.run import CampaignOptions, totals, trials_of, unchanged_trials
+        from kvcrucible.fuzz.keeping import write_json
 
         if bool(faults) == everything:
             raise InputError("name faults, or give --all; `kvcrucible faults list` shows their ids")
         chosen = list(every_fault().values()) if everything else [find(name) for name in faults]
         require_writable(out)
-        options = CampaignOptions(examples, steps, seed, out, shrink=shrink)
+        options = CampaignOptions(examples, steps, seed, out, shrink=shrink, raw_seeds=raw_seeds)
         trials = trials_of(chosen, options, seeds)
         controls = unchanged_trials(chosen, options) if unchanged else []
         runs = _run_with_progress([*trials, *controls], jobs)
         done, held = runs[: len(trials)], runs[len(trials) :]
         plain = results_to_plain(done, held, options, seeds)
-        write_results(out / "runs.json", plain)
+        write_json(out / "runs.json", plain)
         if json_output:
             print_json(plain)
         else:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvcrucible.cli.console import console, print_json, safe, stderr_console
+from kvcrucible.cli.console import console, print_json, safe
 from kvcrucible.contract.errors import ExitStatus
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kvcrucible.fuzz.matrix import MatrixPlan, MatrixReport
+    from kvcrucible.fuzz.matrix import Cell, MatrixPlan, MatrixReport
 
 
 def run_and_print(
@@ -30,18 +30,24 @@ def run_and_print(
 
 
 def _run_with_progress(plan: MatrixPlan, jobs: int) -> MatrixReport:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
+    from kvcrucible.cli.progress import progress_bar
     from kvcrucible.fuzz.matrix import run_matrix
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr_console(), transient=True) as progress:
+    with progress_bar() as progress:
         task = progress.add_task("configurations", total=len(plan.configurations))
-        return run_matrix(plan, jobs, lambda _: progress.advance(task))
+
+        def through(cell: Cell) -> None:
+            tried = (cell.report or {}).get("examples", 0)
+            progress.console.print(
+                f"{cell.configuration.name}: {cell.status.name.lower()}, {tried} examples, {cell.seconds:.0f} s"
+            )
+            progress.advance(task)
+
+        return run_matrix(plan, jobs, through)
 
 
 def _print(screen: Console, report: MatrixReport) -> None:
-    from kvcrucible.cli.fuzz import print_pairs
+    from kvcrucible.cli.fuzz_tables import print_pairs
     from kvcrucible.cli.tables import Table
 
     table = Table("pools", "profile", "host", "seed", "examples", "steps", "seconds", "verdict")

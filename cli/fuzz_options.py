@@ -34,7 +34,7 @@ def _mode(name: str, *takes: str) -> Mode:
 CAMPAIGN = _mode(
     "a plain campaign",
     *("engine", "depth", "pools", "profile", "host", "device", "capacity_at"),
-    *("examples", "steps", "seconds", "database"),
+    *("examples", "goals", "steps", "seconds", "database"),
 )
 MATRIX = _mode("--matrix", "matrix", "jobs", "examples", "steps")
 RAW = _mode(

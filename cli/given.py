@@ -14,7 +14,8 @@ def given_options(context: typer.Context) -> Iterator[tuple[str, str]]:
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
         if source is not None and source.name == "COMMANDLINE":
-            yield option.name or "", option.opts[0]
+            off = context.params.get(option.name or "") is False and option.secondary_opts
+            yield option.name or "", (option.secondary_opts if off else option.opts)[0]
 
 
 def was_given(context: typer.Context, option: str) -> bool:

@@ -57,7 +57,8 @@ class Plan:
     settings.  ``hosts``: whether settings have a Host tier.  Of each, what the engine cannot have is left out.
     ``capacity_at``: pages that every pool has beyond those of one longest sequence; empty for pools of any size.
     ``shrink``: whether a failing example is made small, which takes most of the time of a campaign that finds one.
-    ``device``: where planes and tables of all settings are.
+    ``device``: where planes and tables of all settings are.  ``held_to_goals``: whether a campaign of the usual size
+    goes on for coverage goals that it has missed, and is inconclusive without them.
     """
 
     engine: str = "paged"
@@ -73,6 +74,7 @@ class Plan:
     capacity_at: tuple[int, ...] = ()
     shrink: bool = True
     device: str = DEVICES[0]
+    held_to_goals: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,8 @@ def _goes_on(plan: Plan, report: Report, beyond: int) -> bool:
     it has missed is likely (:mod:`kvcrucible.fuzz.seeking`), and one that still misses a goal is inconclusive
     (``cut_short``).  One whose pools have a fixed size is not held to goals, some of which take another.
     """
-    if plan.examples < GOALS_FROM_EXAMPLES or plan.capacity_at or not report.missed():
+    held_to_goals = plan.held_to_goals and plan.examples >= GOALS_FROM_EXAMPLES and not plan.capacity_at
+    if not held_to_goals or not report.missed():
         return False
     if beyond < plan.examples * (GOALS_PATIENCE - 1):
         return True

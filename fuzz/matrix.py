@@ -3,8 +3,8 @@
 A configuration holds only where its campaign reported so.  A child that falls over, hangs or leaves no report is lost,
 and lost is not held.  Ordered pairs of operations are required of all configurations together.
 
-Does not verify: coverage goals of each configuration, which a campaign of this size need not reach alone; they are
-reported for all configurations together.
+Does not verify: coverage goals of each configuration, which no configuration need reach alone; they are required of all
+together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from kvcrucible.contract.errors import ExitStatus
 from kvcrucible.contract.profiles import PROFILES
 from kvcrucible.fuzz.cores import usable_cores
 from kvcrucible.fuzz.coverage import GOALS, within_reach
+from kvcrucible.fuzz.keeping import write_json
 from kvcrucible.fuzz.pairs import Pair, missing, pair_name, pair_of
 
 #: What an engine can consist of, with the backend's pool that stands beside Main.
@@ -38,6 +39,9 @@ LEAST_EXAMPLES = 200
 
 #: Seconds after which a configuration counts as hung, for each example that it is to run: many times what one takes.
 SECONDS_PER_EXAMPLE = 10.0
+
+#: Name of the file that keeps what has been found so far.
+KEPT = "matrix.json"
 
 #: Characters of a lost child's last words that are kept.
 _LAST_WORDS = 2_000
@@ -61,7 +65,8 @@ class Configuration:
 class MatrixPlan:
     """What to run: ``examples`` and at most ``steps`` rules each, in every configuration, at payload depth.
 
-    ``out``: folder for reproductions.  Configuration number i takes the seed ``seed`` + i.
+    ``out``: folder for reproductions, and for what has been found so far (``KEPT``), which is written again whenever a
+    configuration is through.  Configuration number i takes the seed ``seed`` + i.
     """
 
     examples: int = LEAST_EXAMPLES
@@ -140,16 +145,38 @@ class MatrixReport:
 def run_matrix(
     plan: MatrixPlan, jobs: int = 1, on_done: Callable[[Cell], None] | None = None
 ) -> MatrixReport:
-    """Run every configuration, at most ``jobs`` and no more than this process has cores at a time."""
+    """Run every configuration, at most ``jobs`` and no more than this process has cores at a time.
 
-    def one(numbered: tuple[int, Configuration]) -> Cell:
-        cell = run_cell(plan, numbered[1], plan.seed + numbered[0])
-        if on_done is not None:
-            on_done(cell)
-        return cell
+    ``on_done`` is called as each is through, in whatever order.  Interruption returns what was found until then: what
+    was not through counts as not run.  Raises ``InputError`` where ``plan.out`` cannot be written.
+    """
+    cells = [
+        Cell(configuration, plan.seed + number, ExitStatus.NOT_RUN, 0.0, None, "interrupted")
+        for number, configuration in enumerate(plan.configurations)
+    ]
+    _keep(plan, cells)
+    pool = ThreadPoolExecutor(max(1, min(jobs, usable_cores())))
+    try:
+        running = {
+            pool.submit(run_cell, plan, cell.configuration, cell.seed): number
+            for number, cell in enumerate(cells)
+        }
+        for done in as_completed(running):
+            cells[running[done]] = done.result()
+            _keep(plan, cells)
+            if on_done is not None:
+                on_done(done.result())
+    except KeyboardInterrupt:
+        # The children were interrupted from the same keyboard, and end by themselves.
+        pass
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return MatrixReport(plan, tuple(cells))
 
-    with ThreadPoolExecutor(max(1, min(jobs, usable_cores()))) as pool:
-        return MatrixReport(plan, tuple(pool.map(one, enumerate(plan.configurations))))
+
+def _keep(plan: MatrixPlan, cells: Sequence[Cell]) -> None:
+    if plan.out is not None:
+        write_json(plan.out / KEPT, matrix_to_plain(MatrixReport(plan, tuple(cells))))
 
 
 def run_cell(plan: MatrixPlan, configuration: Configuration, seed: int) -> Cell:
@@ -180,7 +207,7 @@ def command(plan: MatrixPlan, configuration: Configuration, seed: int) -> Sequen
     if plan.out is not None:
         options["--out"] = str(plan.out)
     words = [word for option in options.items() for word in option]
-    return [sys.executable, "-m", "kvcrucible", "fuzz", *words, "--json"]
+    return [sys.executable, "-m", "kvcrucible", "fuzz", *words, "--no-goals", "--json"]
 
 
 def judged(

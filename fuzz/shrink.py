@@ -68,7 +68,7 @@ def shrink(failure: SeedFailure, conditions: Conditions) -> Failure:
         note = Violation(
             NOT_REPRODUCED, "the same rules did not fail again with every check after every operation"
         )
-        return Failure(seen.setting, seen.log, (*seen.violations, note), seen.examples, seen.steps_before)
+        return replace(as_seen(failure), violations=(*seen.violations, note))
     smallest = _Smallest(failure.swarm, failure.calls, again)
     before = None
     while before != (smallest.swarm, smallest.calls) and runs.left > 0:
@@ -79,7 +79,15 @@ def shrink(failure: SeedFailure, conditions: Conditions) -> Failure:
     found = smallest.first
     steps, violations = minimise(found.setting, found.log, found.violations)
     setting, steps, violations = _plainest(found.setting, steps, violations)
-    return Failure(setting, steps, violations, seen.examples, seen.steps_before)
+    return replace(as_seen(failure), setting=setting, steps=steps, violations=violations)
+
+
+def as_seen(failure: SeedFailure) -> Failure:
+    """Return the failure as a campaign reports one, with all of its steps."""
+    seen = failure.first
+    return Failure(
+        seen.setting, seen.log, seen.violations, seen.examples, seen.steps_before, first_seen=seen.violations
+    )
 
 
 def _plainest(

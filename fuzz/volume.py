@@ -57,7 +57,8 @@ class VolumePlan:
 
     ``rules``: that a seed draws at most.  ``full_every``, ``goals_every``: :class:`kvcrucible.fuzz.raw.Conditions`.
     ``digest``: take a digest of the whole state after every step; ``replay_twice``: run every seed twice and compare
-    those.  ``backends``, ``hosts``: what settings have beside Main, and whether they have a Host tier.
+    those.  ``backends``, ``hosts``: what settings have beside Main, and whether they have a Host tier.  ``shrink``:
+    whether a failing seed is made small.
     """
 
     engine: str = "paged"
@@ -71,6 +72,7 @@ class VolumePlan:
     replay_twice: bool = False
     backends: tuple[str | None, ...] = (None, *BACKENDS)
     hosts: tuple[bool, ...] = (False, True)
+    shrink: bool = True
 
 
 @dataclass(slots=True)
@@ -101,7 +103,7 @@ class VolumeReport:
 
     @property
     def failure(self) -> Failure | None:
-        """The failure of the lowest failing seed, minimal."""
+        """The failure of the lowest failing seed, minimal where the plan shrinks."""
         return self.total.failure
 
     @property
@@ -230,9 +232,10 @@ def _run_one(plan: VolumePlan, conditions: Conditions, seed: int, block: Block) 
     block.corners[swarm.corner.value] += 1
     block.novelty.add(frozenset(watch.species))
     if failed is not None:
-        from kvcrucible.fuzz.shrink import shrink
+        from kvcrucible.fuzz.shrink import as_seen, shrink
 
-        block.failed_seed, block.failure = seed, shrink(failed, conditions)
+        block.failed_seed = seed
+        block.failure = shrink(failed, conditions) if plan.shrink else as_seen(failed)
         return block.failure
     if watch.digest is not None:
         block.digests.append(watch.digest.hexdigest())

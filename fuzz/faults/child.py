@@ -91,7 +91,10 @@ def _volume(options: argparse.Namespace) -> ExitStatus:
     from kvcrucible.fuzz.volume import VolumePlan, run_volume, volume_to_plain
 
     # In this process alone: another one would not have the fault.
-    report = run_volume(VolumePlan(first_seed=options.seed, seeds=options.raw, rules=options.steps))
+    plan = VolumePlan(
+        first_seed=options.seed, seeds=options.raw, rules=options.steps, shrink=not options.no_shrink
+    )
+    report = run_volume(plan)
     path = None
     if report.failure is not None and options.out is not None:
         path = write(options.out, report.failure.setting, report.failure.steps, report.failure.violations)
@@ -115,11 +118,16 @@ def _reproduce(path: Path) -> ExitStatus:
     return ExitStatus.HELD
 
 
-if __name__ == "__main__":
+def guarded(arguments: list[str] | None = None) -> ExitStatus:
+    """Carry out the command line whatever it raises: Python's own status for an uncaught exception is 1, which here
+    means that an invariant is broken.
+    """
     try:
-        status = main()
+        return main(arguments)
     except Exception:
-        # Python's own status for an uncaught exception is 1, which here means that an invariant is broken.
         traceback.print_exc()
-        status = ExitStatus.INTERNAL
-    sys.exit(status)
+        return ExitStatus.INTERNAL
+
+
+if __name__ == "__main__":
+    sys.exit(guarded())

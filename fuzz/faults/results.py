@@ -15,10 +15,11 @@ from kvcrucible.contract.errors import InputError
 from kvcrucible.fuzz.faults.catalogue import every_fault
 from kvcrucible.fuzz.faults.matrix import fault_rows, invariant_rows, matrix_to_plain
 from kvcrucible.fuzz.faults.run import CampaignOptions, FaultRun, Verdict, totals
+from kvcrucible.fuzz.keeping import read_json
 from kvcrucible.fuzz.source import source_commit
 
 #: Name and version of the files' form; ``fault_runs.schema.json`` is its schema.
-FORMAT = "kvcrucible.fault-runs/2"
+FORMAT = "kvcrucible.fault-runs/3"
 
 #: Bytes of the largest file that is read: some ten thousand campaigns.
 MAX_BYTES = 1 << 24
@@ -46,6 +47,7 @@ def results_to_plain(
             "seed": options.seed,
             "seeds": seeds,
             "shrink": options.shrink,
+            "raw_seeds": options.raw_seeds,
         },
         **totals(runs),
         "matrix": matrix_to_plain(rows, invariant_rows(rows, every_fault().values())),
@@ -54,36 +56,14 @@ def results_to_plain(
     }
 
 
-def write_results(path: Path, plain: dict[str, Any]) -> None:
-    """Write results to ``path``, whole or not at all; raises ``InputError`` where that cannot be."""
-    beside = path.with_name(f"{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(
-            json.dumps(plain, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8"
-        )
-        beside.replace(path)
-    except OSError as error:
-        raise InputError(f"results cannot be written to {path}: {error.strerror}") from error
-
-
 def read_results(path: Path) -> KeptRuns:
     """Read a file of results; raises ``InputError`` for one that is none, is too large or cannot be read.
 
     So is one whose kills prove nothing: the engine as it is was killed beside them, or a kill names no invariant.
     """
+    plain = read_json(path, MAX_BYTES)
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
-    if len(raw) > MAX_BYTES:
-        raise InputError(f"{path} has more than {MAX_BYTES:,} bytes; results are smaller")
-    try:
-        plain = json.loads(raw.decode("utf-8"))
         jsonschema.validate(plain, _schema())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is no JSON: {error}") from error
     except jsonschema.ValidationError as error:
         raise InputError(
             f"{path} holds no results of faults: {error.json_path} {error.message:.200}"

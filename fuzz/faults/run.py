@@ -1,5 +1,8 @@
 """Runs campaigns against planted faults, each in a child process, and says which were killed.
 
+Against a fault of ledger depth that is a block of seeds of the raw loop, which finds and shrinks several times as fast
+as a campaign of Hypothesis; against one of payload depth, and everywhere on demand, it is such a campaign.
+
 Killed means that the campaign reported a violation.  A child that crashes, hangs or loses its anchor is none of the
 verdicts that count as killed: a judge that falls over proves nothing.
 """
@@ -13,10 +16,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
+from queue import SimpleQueue
 from statistics import median
 from typing import Any
 
@@ -25,6 +30,7 @@ from kvcrucible.contract.extras import install_remedy
 from kvcrucible.fuzz.cores import usable_cores
 from kvcrucible.fuzz.faults.catalogue import NO_FAULT, Fault
 from kvcrucible.fuzz.faults.planner_child import QUESTIONS
+from kvcrucible.fuzz.forking import ForkServer
 from kvcrucible.fuzz.kernels.backends import TARGETS
 from kvcrucible.fuzz.kernels.run import KernelPlan, run_target, target_of
 from kvcrucible.fuzz.setting import Depth
@@ -36,6 +42,15 @@ CHILD_SECONDS = 300
 
 #: How many times as long by the clock: a child that sleeps takes no processor time.
 CLOCK_FACTOR = 10
+
+#: Seeds of the raw loop that one campaign runs against a fault of ledger depth: half a minute on an engine that holds.
+RAW_SEEDS = 1_500
+
+#: What forks the children of ledger depth.
+SERVER = "kvcrucible.fuzz.faults.server"
+
+#: What drives the engine.
+RAW, HYPOTHESIS = "raw", "hypothesis"
 
 #: Children that run at a time unless told otherwise: each holds a core and, at payload depth, torch.
 DEFAULT_JOBS = 2
@@ -73,6 +88,8 @@ class FaultRun:
     names one of either.  ``examples``, ``steps``: what was tried until a failure was first seen; ``length``: steps of
     the minimal example, None where nothing was shrunk.  ``depth`` is ``kernels`` or ``planner`` for a fault of that
     part, whose tries are cases of one kernel call, or questions, and have no steps.  ``digest`` is the fault's own.
+    ``driver``: ``RAW``, whose tries are seeds, or ``HYPOTHESIS``, whose tries are examples; None where no engine is
+    driven.
     """
 
     fault: str
@@ -88,6 +105,7 @@ class FaultRun:
     length: int | None = None
     reproduction: str | None = None
     note: str = ""
+    driver: str | None = None
 
     @property
     def fired(self) -> tuple[str, ...]:
@@ -105,6 +123,8 @@ class CampaignOptions:
     """How each child's campaign runs; ``seconds`` of processor time: after which it counts as hung.
 
     ``shrink``: whether what fails is made minimal, which takes most of the time of a campaign that finds a fault.
+    ``raw_seeds``: how many seeds of the raw loop stand for a campaign at ledger depth, from ``seed`` times as many on;
+    0 for a campaign of Hypothesis.
     """
 
     examples: int = 300
@@ -113,6 +133,7 @@ class CampaignOptions:
     out: Path | None = None
     seconds: float = CHILD_SECONDS
     shrink: bool = True
+    raw_seeds: int = RAW_SEEDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,31 +178,47 @@ def run_trials(
     trials: Sequence[Trial], jobs: int = DEFAULT_JOBS, on_done: Callable[[FaultRun], None] | None = None
 ) -> list[FaultRun]:
     """Run campaigns, at most ``jobs`` and no more than this process has cores at a time; results in the given order."""
+    jobs = max(1, min(jobs, usable_cores()))
+    idle: SimpleQueue[ForkServer] = SimpleQueue()
 
     def one(trial: Trial) -> FaultRun:
-        done = run_trial(trial)
+        server = idle.get()
+        try:
+            done = run_trial(trial, server)
+        finally:
+            idle.put(server)
         if on_done is not None:
             on_done(done)
         return done
 
-    with ThreadPoolExecutor(max(1, min(jobs, usable_cores()))) as pool:
+    with ThreadPoolExecutor(jobs) as pool, ExitStack() as servers:
+        for _ in range(jobs):
+            idle.put(servers.enter_context(ForkServer(SERVER)))
         return list(pool.map(one, trials))
 
 
-def run_trial(trial: Trial) -> FaultRun:
-    """Run one campaign in a child process and judge how the child ended."""
+def run_trial(trial: Trial, server: ForkServer | None = None) -> FaultRun:
+    """Run one campaign in a child process and judge how the child ended.
+
+    At ledger depth ``server`` forks the child; elsewhere, and without a server, it is a fresh interpreter.
+    """
     name = NO_FAULT if trial.fault is None else trial.fault.id
     expects = () if trial.fault is None else trial.fault.expects
     digest = "" if trial.fault is None else trial.fault.digest
     depth = trial.depth.value if trial.target is None else PLANNER if trial.target == PLANNER else "kernels"
-    blank = FaultRun(name, depth, trial.options.seed, Verdict.NOT_RUN, digest)
+    driver = None if trial.target is not None else RAW if _is_raw(trial) else HYPOTHESIS
+    blank = FaultRun(name, depth, trial.options.seed, Verdict.NOT_RUN, digest, driver=driver)
     if trial.depth is Depth.PAYLOAD and find_spec("torch") is None:
         return replace(blank, note=f"payload depth needs torch: {install_remedy('engine')}")
     if trial.target == PLANNER:
         return _planner_run(blank, expects, trial.options)
     if trial.target is not None:
         return _kernel_run(blank, trial, trial.target)
-    return _judge(blank, expects, _start(name, trial.depth, trial.options), trial.options.shrink)
+    return _judge(blank, expects, _start(name, trial, server), trial.options.shrink)
+
+
+def _is_raw(trial: Trial) -> bool:
+    return trial.depth is Depth.LEDGER and trial.options.raw_seeds > 0
 
 
 def _planner_run(blank: FaultRun, expects: Sequence[str], options: CampaignOptions) -> FaultRun:
@@ -274,35 +311,57 @@ def totals(runs: Sequence[FaultRun]) -> dict[str, Any]:
     }
 
 
-def _start(name: str, depth: Depth, options: CampaignOptions) -> subprocess.CompletedProcess[str] | None:
-    command = [sys.executable, "-m", "kvcrucible.fuzz.faults.child", name, "--depth", depth.value]
-    command += [
-        "--examples",
-        str(options.examples),
-        "--steps",
-        str(options.steps),
-        "--seed",
-        str(options.seed),
-    ]
+def _start(
+    name: str, trial: Trial, server: ForkServer | None
+) -> subprocess.CompletedProcess[str] | CrucibleError | None:
+    options = trial.options
+    command = [name, "--steps", str(options.steps)]
+    if _is_raw(trial):
+        command += ["--raw", str(options.raw_seeds), "--seed", str(options.seed * options.raw_seeds)]
+    else:
+        command += ["--depth", trial.depth.value, "--examples", str(options.examples)]
+        command += ["--seed", str(options.seed)]
     if options.out is not None:
         command += ["--out", str(options.out)]
     if not options.shrink:
         command.append("--no-shrink")
     command += ["--processor-seconds", str(math.ceil(options.seconds))]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=CLOCK_FACTOR * options.seconds
+        done = _end_of_child(
+            command, CLOCK_FACTOR * options.seconds, server if trial.depth is Depth.LEDGER else None
         )
     except subprocess.TimeoutExpired:
         return None
+    except CrucibleError as gone:
+        return gone
     return None if done.returncode == -signal.SIGXCPU else done
 
 
+def _end_of_child(
+    command: list[str], seconds: float, server: ForkServer | None
+) -> subprocess.CompletedProcess[str]:
+    """Return how a child ended; raises ``TimeoutExpired``, or ``CrucibleError`` for a server that is gone."""
+    if server is None:
+        return subprocess.run(
+            [sys.executable, "-m", "kvcrucible.fuzz.faults.child", *command],
+            capture_output=True, text=True, check=False, timeout=seconds,
+        )  # fmt: skip
+    told = server.ask({"arguments": command, "seconds": seconds})
+    if told["returncode"] is None:
+        raise subprocess.TimeoutExpired(command, seconds)
+    return subprocess.CompletedProcess(command, told["returncode"], told["stdout"], told["stderr"])
+
+
 def _judge(
-    blank: FaultRun, expects: Sequence[str], done: subprocess.CompletedProcess[str] | None, shrunk: bool
+    blank: FaultRun,
+    expects: Sequence[str],
+    done: subprocess.CompletedProcess[str] | CrucibleError | None,
+    shrunk: bool,
 ) -> FaultRun:
     if done is None:
         return replace(blank, verdict=Verdict.HUNG, note="the child did not end in time")
+    if isinstance(done, CrucibleError):
+        return replace(blank, verdict=Verdict.LOST, note=str(done))
     lost = replace(blank, verdict=Verdict.LOST, note=done.stderr.strip()[-_LAST_WORDS:])
     if done.returncode not in (ExitStatus.HELD, ExitStatus.VIOLATION):
         return lost

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from typing import Any
 import jsonschema
 
 from kvcrucible.contract.errors import InputError
+from kvcrucible.fuzz.keeping import read_json, write_json
 from kvcrucible.fuzz.mutants.equivalent import Equivalent
 from kvcrucible.fuzz.mutants.judge import Budget
 from kvcrucible.fuzz.mutants.mutant import Mutant
@@ -56,30 +56,18 @@ class ResultsFile:
         """Keep what became of a mutant; the file is whole at any moment."""
         self.runs[mutant.id] = run
         self._entries[mutant.id] = to_plain(mutant, run)
-        plain = {**self._head, "results": list(self._entries.values())}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_name(f"{self.path.name}.part")
-        beside.write_text(json.dumps(plain, indent=1) + "\n", "utf-8")
-        os.replace(beside, self.path)
+        write_json(self.path, {**self._head, "results": list(self._entries.values())})
 
     def _read(self) -> None:
+        plain = read_json(self.path, MAX_BYTES)
         try:
-            with self.path.open("rb") as file:
-                raw = file.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise InputError(f"{self.path}: {error.strerror}") from error
-        # What was read is counted: the size that a device or a pipe tells is not that of what it yields.
-        if len(raw) > MAX_BYTES:
-            raise InputError(f"{self.path} has more than {MAX_BYTES:,} bytes; it is no file of results")
-        try:
-            plain = json.loads(raw.decode("utf-8"))
             told = plain["format"]
             if told != FORMAT:
                 raise InputError(
                     f"{self.path} is of format {told!r:.60}, this version's is {FORMAT!r}; {_ELSEWHERE}"
                 )
             jsonschema.validate(plain, _schema())
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (KeyError, TypeError) as error:
             raise InputError(f"{self.path} is no file of results: {type(error).__name__} {error}") from None
         except jsonschema.ValidationError as error:
             raise InputError(

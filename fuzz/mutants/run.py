@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
@@ -12,12 +9,15 @@ from dataclasses import asdict, dataclass
 from queue import SimpleQueue
 from typing import Any
 
-from kvcrucible.contract.errors import CrucibleError
 from kvcrucible.fuzz.cores import usable_cores
 from kvcrucible.fuzz.faults.catalogue import source_of
+from kvcrucible.fuzz.forking import ForkServer
 from kvcrucible.fuzz.mutants.judge import Budget
 from kvcrucible.fuzz.mutants.mutant import Mutant
 from kvcrucible.fuzz.mutants.verdicts import MutantVerdict
+
+#: What a server runs.
+SERVER = "kvcrucible.fuzz.mutants.server"
 
 #: Servers that run at a time unless told otherwise.
 DEFAULT_JOBS = 2
@@ -38,46 +38,14 @@ class MutantRun:
     note: str = ""
 
 
-class Server:
-    """A fork server's process; ends with the ``with`` block."""
-
-    def __enter__(self) -> Server:
-        """Start it."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "kvcrucible.fuzz.mutants.server"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        return self
-
-    def __exit__(self, *ignored: object) -> None:
-        """Let it end: it reads no further request."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.terminate()
-        self._process.wait()
-
-    def judge(self, mutant: Mutant | None, budget: Budget) -> MutantRun:
-        """Judge one mutant, or with None the engine as it is; raises ``CrucibleError`` where the server is gone."""
-        request = {
-            "module": None if mutant is None else mutant.module,
-            "source": None if mutant is None else mutant.apply_to(source_of(mutant.module)),
-            "budget": asdict(budget),
-        }
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-            told = self._process.stdout.readline()
-        except BrokenPipeError:
-            told = ""
-        if not told:
-            raise CrucibleError(f"the fork server ended with status {self._process.wait()}")
-        return _run(None if mutant is None else mutant.id, json.loads(told))
+def judge_mutant(server: ForkServer, mutant: Mutant | None, budget: Budget) -> MutantRun:
+    """Judge one mutant, or with None the engine as it is; raises ``CrucibleError`` where the server is gone."""
+    request = {
+        "module": None if mutant is None else mutant.module,
+        "source": None if mutant is None else mutant.apply_to(source_of(mutant.module)),
+        "budget": asdict(budget),
+    }
+    return _run(None if mutant is None else mutant.id, server.ask(request))
 
 
 def run_mutants(
@@ -94,19 +62,19 @@ def run_mutants(
     jobs = min(jobs, usable_cores(), len(mutants))
     if not jobs:
         return []
-    idle: SimpleQueue[Server] = SimpleQueue()
+    idle: SimpleQueue[ForkServer] = SimpleQueue()
 
     def one(mutant: Mutant | None) -> MutantRun:
         server = idle.get()
         try:
-            return server.judge(mutant, budget)
+            return judge_mutant(server, mutant, budget)
         finally:
             idle.put(server)
 
     # Servers end before the pool is waited for, so that an interruption does not wait for a survivor.
     with ThreadPoolExecutor(jobs) as pool, ExitStack() as servers:
         for _ in range(jobs):
-            idle.put(servers.enter_context(Server()))
+            idle.put(servers.enter_context(ForkServer(SERVER)))
         waited = [pool.submit(one, mutant) for mutant in mutants]
         try:
             for done in as_completed(waited):

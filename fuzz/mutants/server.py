@@ -1,8 +1,6 @@
 """A fork server: reads one mutant a line, judges each in a child of its own, and writes one verdict a line.
 
-``python -m kvcrucible.fuzz.mutants.server``.  The server has imported what a campaign needs and no mutant changes, so
-that a child starts at once, without torch or numpy; the engine, and what imports it, a child imports anew with the
-mutant in it.  It is a process of its own because a process with threads, as a command line's, must not fork.
+``python -m kvcrucible.fuzz.mutants.server``.
 
 Lines are JSON.  In: ``{"module", "source", "budget"}``.  Out: ``{"verdict", "invariants", "seeds", "steps",
 "note"}``.  Children write theirs to a pipe; what they print goes nowhere.
@@ -21,22 +19,9 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from kvcrucible.fuzz.faults.overlay import plant
+from kvcrucible.fuzz.forking import preload
 from kvcrucible.fuzz.mutants.judge import Budget, judge
-from kvcrucible.fuzz.mutants.subjects import ENGINE
 from kvcrucible.fuzz.mutants.verdicts import OUT_OF_MEMORY, MutantVerdict
-
-#: What is imported before the first fork: all of it heavy, none of it knows an engine.
-PRELOADED = (
-    "concurrent.futures.process",
-    "yaml",
-    "kvcrucible.contract.codec",
-    "kvcrucible.fuzz.coverage",
-    "kvcrucible.fuzz.draws",
-    "kvcrucible.fuzz.judge",
-    "kvcrucible.invariants.monitor",
-    "kvcrucible.invariants.registry",
-    "kvcrucible.reference.accounting",
-)
 
 #: Address space of a child: a mutant that collects for ever ends here, and not the machine.
 CHILD_BYTES = 2 << 30
@@ -71,16 +56,6 @@ def serve(requests: TextIO, answers: TextIO) -> None:
         request = json.loads(line)
         answers.write(json.dumps(answer(request)) + "\n")
         answers.flush()
-
-
-def preload() -> None:
-    """Import what all children share; raises ``AssertionError`` where that brings the engine or a tensor library in."""
-    from importlib import import_module
-
-    for name in PRELOADED:
-        import_module(name)
-    unwanted = [name for name in sys.modules if name.startswith(f"{ENGINE}.") or name in ("torch", "numpy")]
-    assert not unwanted, f"the server has imported {unwanted}, so no mutant could be planted"
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:

@@ -84,9 +84,8 @@ class HistoryReader:
             yield self._whole(line) if line.more else line
 
     def require_count(self, told: int) -> None:
-        """Raise ``InputError`` where the close line, the one last read, counts other lines than stand before it.
-
-        What is missing or was put in cannot be judged, nor what it would have led to.
+        """Raise ``InputError`` where the close line, the one last read, counts other lines than stand before it: what
+        is missing or was put in cannot be judged, nor what it would have led to.
         """
         found = self.number - 2
         if found != told:

@@ -40,6 +40,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "digest": ("--digest",),
     "bench": ("--bench",),
     "examples": ("--examples", "7"),
+    "goals": ("--no-goals",),
     "steps": ("--steps", "7"),
     "seed": ("--seed", "7"),
     "seconds": ("--seconds", "7"),

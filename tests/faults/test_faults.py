@@ -26,6 +26,8 @@ from kvcrucible.fuzz.faults.catalogue import (
 )
 from kvcrucible.fuzz.faults.overlay import plant
 from kvcrucible.fuzz.faults.run import (
+    HYPOTHESIS,
+    RAW,
     CampaignOptions,
     FaultRun,
     Trial,
@@ -109,17 +111,26 @@ def test_nothing_is_planted_into_a_process_that_has_the_engine() -> None:
     assert sys.meta_path == before
 
 
-def test_the_engine_as_it_is_survives_the_same_path() -> None:
-    (trial,) = unchanged_trials([fault("fork-shares-tail")], CampaignOptions(examples=40))
+@pytest.mark.parametrize("raw_seeds", [0, 40], ids=[HYPOTHESIS, RAW])
+def test_the_engine_as_it_is_survives_the_same_path(raw_seeds: int) -> None:
+    (trial,) = unchanged_trials(
+        [fault("fork-shares-tail")], CampaignOptions(examples=40, raw_seeds=raw_seeds)
+    )
     done = run_trial(trial)
     assert done.verdict is Verdict.SURVIVED, done
+    assert done.driver == (RAW if raw_seeds else HYPOTHESIS)
 
 
+@pytest.mark.parametrize("raw_seeds", [0, 200], ids=[HYPOTHESIS, RAW])
 @pytest.mark.parametrize("name", BY_HAND)
-def test_found_with_a_short_file_that_fails_broken_and_passes_mended(name: str, tmp_path: Path) -> None:
-    done = run_trial(Trial(fault(name), Depth.LEDGER, CampaignOptions(out=tmp_path)))
+def test_found_with_a_short_file_that_fails_broken_and_passes_mended(
+    name: str, raw_seeds: int, tmp_path: Path
+) -> None:
+    options = CampaignOptions(out=tmp_path, raw_seeds=raw_seeds)
+    done = run_trial(Trial(fault(name), Depth.LEDGER, options))
     assert done.verdict is Verdict.KILLED, done
     assert done.expected, done.invariants
+    assert done.seen, "what the first failing example violates is kept too"
     assert done.length is not None
     assert done.length <= MAX_STEPS
     (path,) = tmp_path.glob("test_*.py")
@@ -137,7 +148,7 @@ def test_found_with_a_short_file_that_fails_broken_and_passes_mended(name: str, 
 @pytest.mark.slow
 def test_every_fault_is_found() -> None:
     pytest.importorskip("torch")
-    done = run_trials(trials_of(ALL, CampaignOptions(examples=1000)))
+    done = run_trials(trials_of(ALL, CampaignOptions()))
     assert {one.fault: (one.verdict, one.note) for one in done if one.verdict is not Verdict.KILLED} == {}
     assert {one.fault: one.invariants for one in done if not one.expected} == {}
     assert totals(done)["median_length"] <= MAX_STEPS
@@ -148,7 +159,7 @@ PAYLOAD_ONLY = [planted for planted in ALL if planted.depth is Depth.PAYLOAD]
 
 def test_what_only_bytes_show_survives_without_bytes() -> None:
     planted = fault("storage-copies-short")
-    done = run_trial(Trial(planted, Depth.LEDGER, CampaignOptions(examples=40)))
+    done = run_trial(Trial(planted, Depth.LEDGER, CampaignOptions(raw_seeds=40)))
     assert done.verdict is Verdict.SURVIVED, done
 
 
@@ -230,11 +241,11 @@ def test_the_command_lists_shows_and_runs(tmp_path: Path) -> None:
     assert "re-creates KVB-043" in kvcrucible("show", "fork-shares-tail").stdout
     assert kvcrucible("run").returncode == ExitStatus.USAGE
     assert kvcrucible("run", "nonsense").returncode == ExitStatus.USAGE
-    killed = kvcrucible("run", "reservation-leaks", "--examples", "40", "--json", "--out", str(tmp_path))
+    killed = kvcrucible("run", "reservation-leaks", "--raw-seeds", "40", "--json", "--out", str(tmp_path))
     assert killed.returncode == ExitStatus.HELD, killed.stderr
     report = json.loads(killed.stdout)
     assert report["killed"] == 1
     assert [one["verdict"] for one in report["unchanged"]] == ["survived"]
-    survived = kvcrucible("run", "pressure-releases-pinned", "--examples", "1", "--out", str(tmp_path))
+    survived = kvcrucible("run", "pressure-releases-pinned", "--raw-seeds", "1", "--out", str(tmp_path))
     assert survived.returncode == ExitStatus.VIOLATION
     assert "killed 0 of 1" in survived.stdout

@@ -25,7 +25,6 @@ from kvcrucible.fuzz.faults.results import (
     MAX_BYTES,
     read_results,
     results_to_plain,
-    write_results,
 )
 from kvcrucible.fuzz.faults.run import (
     WORST_FIRST,
@@ -38,6 +37,7 @@ from kvcrucible.fuzz.faults.run import (
     trials_of,
     unchanged_trials,
 )
+from kvcrucible.fuzz.keeping import write_json
 from kvcrucible.fuzz.setting import Depth
 from kvcrucible.fuzz.source import source_commit
 from kvcrucible.invariants.registry import IDS
@@ -133,7 +133,7 @@ def test_invariants_are_counted_over_faults_and_those_that_tell_nothing_are_name
 
 def test_results_survive_being_kept(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "runs.json"
-    write_results(path, results_to_plain(RUNS, [], CampaignOptions(seed=2), 2))
+    write_json(path, results_to_plain(RUNS, [], CampaignOptions(seed=2), 2))
     again = read_results(path)
     assert list(again.runs) == RUNS
     assert again.commit == source_commit()
@@ -169,7 +169,7 @@ def test_kills_that_prove_nothing_are_refused(
     runs: list[FaultRun], unchanged: list[FaultRun], says: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "runs.json"
-    write_results(path, results_to_plain(runs, unchanged, CampaignOptions(), 1))
+    write_json(path, results_to_plain(runs, unchanged, CampaignOptions(), 1))
     with pytest.raises(InputError, match=says):
         read_results(path)
 

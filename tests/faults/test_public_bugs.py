@@ -18,8 +18,9 @@ from kvcrucible.contract.errors import ExitStatus, InputError
 from kvcrucible.fuzz.faults.bugs import PublicBug, public_bug, public_bug_files, public_bugs
 from kvcrucible.fuzz.faults.catalogue import Fault, every_fault
 from kvcrucible.fuzz.faults.coverage import Covered, Standing, coverage, coverage_to_plain
-from kvcrucible.fuzz.faults.results import results_to_plain, write_results
+from kvcrucible.fuzz.faults.results import results_to_plain
 from kvcrucible.fuzz.faults.run import CampaignOptions, FaultRun, Verdict
+from kvcrucible.fuzz.keeping import write_json
 from kvcrucible.fuzz.setting import Depth
 from kvcrucible.invariants.registry import IDS
 
@@ -152,13 +153,13 @@ def test_the_command_says_caught_only_by_results(tmp_path: Path) -> None:
     assert "recall: not measured" in text
     planted = every_fault()["share-counts-nothing"]
     path = tmp_path / "runs.json"
-    write_results(path, results_to_plain([kept(planted)], [], CampaignOptions(), 1))
+    write_json(path, results_to_plain([kept(planted)], [], CampaignOptions(), 1))
     status, text = command("--results", str(path), "--json")
     plain = json.loads(text)
     assert status == ExitStatus.HELD
     assert plain["caught"] == 1
     assert {entry["id"]: entry["standing"] for entry in plain["bugs"]}["KVB-027"] == "caught"
-    write_results(path, results_to_plain([kept(planted, Verdict.SURVIVED)], [], CampaignOptions(), 1))
+    write_json(path, results_to_plain([kept(planted, Verdict.SURVIVED)], [], CampaignOptions(), 1))
     assert command("--results", str(path))[0] == ExitStatus.VIOLATION
     path.write_text("[]")
     assert command("--results", str(path))[0] == ExitStatus.USAGE

@@ -12,9 +12,11 @@ import pytest
 
 from kvcrucible.contract.errors import ExitStatus
 from kvcrucible.contract.profiles import PROFILES
+from kvcrucible.fuzz.campaign import GOALS_FROM_EXAMPLES, Plan, run
 from kvcrucible.fuzz.cores import usable_cores
 from kvcrucible.fuzz.coverage import GOALS
 from kvcrucible.fuzz.matrix import (
+    KEPT,
     LEAST_EXAMPLES,
     Cell,
     Configuration,
@@ -26,6 +28,7 @@ from kvcrucible.fuzz.matrix import (
     run_matrix,
 )
 from kvcrucible.fuzz.pairs import ALL_PAIRS, pair_name
+from kvcrucible.fuzz.setting import Depth
 
 PLAN = MatrixPlan()
 FULL: dict[str, Any] = {
@@ -115,13 +118,41 @@ def test_one_configuration_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert report.cells[0].report is not None
     assert report.cells[0].report["examples"] >= 2
     assert report.status() is ExitStatus.INCONCLUSIVE, "two examples prove nothing"
+    kept = json.loads((tmp_path / KEPT).read_text("utf-8"))
+    assert kept == json.loads(json.dumps(matrix_to_plain(report)))
+
+
+def test_what_was_through_before_an_interruption_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def held(plan: MatrixPlan, configuration: Configuration, seed: int) -> Cell:
+        return Cell(configuration, seed, ExitStatus.HELD, 1.0, FULL)
+
+    def stop(cell: Cell) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kvcrucible.fuzz.matrix.run_cell", held)
+    report = run_matrix(MatrixPlan(out=tmp_path), 1, stop)
+    assert [cell.held for cell in report.cells].count(True) == 1
+    assert {cell.note for cell in report.cells if not cell.held} == {"interrupted"}
+    assert report.status() is ExitStatus.NOT_RUN
+    kept = json.loads((tmp_path / KEPT).read_text("utf-8"))["configurations"]
+    assert [one["status"] for one in kept] == [cell.status.value for cell in report.cells]
+
+
+def test_a_part_of_a_campaign_is_not_held_to_its_goals() -> None:
+    plan = Plan(examples=GOALS_FROM_EXAMPLES, steps=1, depths=(Depth.LEDGER,), held_to_goals=False)
+    report = run(plan)
+    assert report.missed(), "one rule an example reaches little"
+    assert report.cut_short is None
+    assert report.tally.examples < 2 * GOALS_FROM_EXAMPLES
 
 
 def test_the_command_line_takes_no_choice_beside_the_matrix() -> None:
     words = [sys.executable, "-m", "kvcrucible", "fuzz", "--matrix", "--profile", "FP32"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == ExitStatus.USAGE
-    assert "leave out --profile" in " ".join(done.stderr.split())
+    assert "--matrix does not take --profile" in " ".join(done.stderr.split())
 
 
 @pytest.mark.slow

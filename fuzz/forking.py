@@ -1,0 +1,101 @@
+"""What fork servers share: what is imported before the first fork, and the process that a command talks to.
+
+A server has imported what its children need and what no planted change touches, so that a child starts at once, without
+torch or numpy; the engine, and what imports it, a child imports anew with the change in it.  It is a process of its own
+because a process with threads, as a command line's, must not fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from importlib import import_module
+from typing import Any
+
+from kvcrucible.contract.errors import CrucibleError
+from kvcrucible.fuzz.mutants.subjects import ENGINE
+
+#: What is imported before the first fork: all of it heavy, none of it knows an engine.
+PRELOADED = (
+    "concurrent.futures.process",
+    "hypothesis.stateful",
+    "yaml",
+    "kvcrucible.contract.codec",
+    "kvcrucible.fuzz.coverage",
+    "kvcrucible.fuzz.draws",
+    "kvcrucible.fuzz.judge",
+    "kvcrucible.invariants.monitor",
+    "kvcrucible.invariants.registry",
+    "kvcrucible.reference.accounting",
+)
+
+
+def preload() -> None:
+    """Import what all children share; raises ``AssertionError`` where that brings the engine or a tensor library in."""
+    for name in PRELOADED:
+        import_module(name)
+    unwanted = [name for name in sys.modules if name.startswith(f"{ENGINE}.") or name in ("torch", "numpy")]
+    assert not unwanted, f"the server has imported {unwanted}, so nothing could be planted"
+
+
+class ForkServer:
+    """The process of one fork server, a module that answers a line of JSON with a line of JSON.
+
+    It starts with the first request, and again where it has ended since; it ends with the ``with`` block, and what it
+    has forked with it.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> ForkServer:
+        """Return itself; nothing is started yet."""
+        return self
+
+    def __exit__(self, *ignored: object) -> None:
+        """End it, and what it has forked."""
+        self._end()
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer to a request; raises ``CrucibleError`` where the server is gone."""
+        process = self._process
+        if process is None:
+            process = self._process = subprocess.Popen(
+                [sys.executable, "-m", self._module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            told = process.stdout.readline()
+        except (BrokenPipeError, ValueError):
+            # A pipe is closed too where another thread has ended the server meanwhile.
+            told = ""
+        if not told:
+            self._end()
+            raise CrucibleError(f"the fork server ended with status {process.wait()}")
+        answer: dict[str, Any] = json.loads(told)
+        return answer
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        # Its children are in its group.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()

@@ -1,0 +1,99 @@
+"""The fork server of faults: its children end as a fresh interpreter would, and no other end passes for a kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvcrucible.contract.errors import CrucibleError
+from kvcrucible.fuzz.faults.catalogue import Fault, fault
+from kvcrucible.fuzz.faults.run import (
+    SERVER,
+    CampaignOptions,
+    Trial,
+    Verdict,
+    run_trial,
+    run_trials,
+    trials_of,
+    unchanged_trials,
+)
+from kvcrucible.fuzz.forking import ForkServer
+from kvcrucible.fuzz.setting import Depth
+
+
+@pytest.fixture
+def server() -> Iterator[ForkServer]:
+    with ForkServer(SERVER) as running:
+        yield running
+
+
+@pytest.mark.parametrize("raw_seeds", [0, 100])
+def test_a_forked_child_comes_to_what_a_fresh_interpreter_does(
+    server: ForkServer, raw_seeds: int, tmp_path: Path
+) -> None:
+    planted = fault("share-counts-nothing")
+    options = CampaignOptions(examples=60, raw_seeds=raw_seeds, out=tmp_path, shrink=raw_seeds > 0)
+    trial = Trial(planted, planted.depth, options)
+    forked, fresh = run_trial(trial, server), run_trial(trial)
+    assert replace(forked, reproduction=None) == replace(fresh, reproduction=None)
+    assert forked.verdict is Verdict.KILLED
+    (control,) = unchanged_trials([planted], replace(options, examples=5, raw_seeds=min(raw_seeds, 5)))
+    assert run_trial(control, server).verdict is Verdict.SURVIVED, (
+        "nothing is left of what was planted before"
+    )
+
+
+def test_no_other_end_is_a_kill(server: ForkServer) -> None:
+    planted = fault("share-counts-nothing")
+    unknown = Fault(
+        "made-up", "x", "kvcrucible.engine.space", "x", "y", Depth.LEDGER, ("single-writer",), (), "x"
+    )
+    lost = run_trial(Trial(unknown, unknown.depth, CampaignOptions()), server)
+    assert lost.verdict is Verdict.LOST
+    assert "unknown fault" in lost.note
+    hung = run_trial(Trial(planted, planted.depth, CampaignOptions(seconds=0.001)), server)
+    assert hung.verdict is Verdict.HUNG
+    told = server.ask({"arguments": ["none", "--raw", "9999", "--processor-seconds", "1"], "seconds": 60.0})
+    assert told["returncode"] == -signal.SIGXCPU
+    assert run_trial(Trial(planted, planted.depth, CampaignOptions()), server).verdict is Verdict.KILLED
+
+
+def test_a_server_that_is_gone_loses_one_trial_and_starts_again(server: ForkServer) -> None:
+    planted = fault("share-counts-nothing")
+    trial = Trial(planted, planted.depth, CampaignOptions(shrink=False))
+    assert run_trial(trial, server).verdict is Verdict.KILLED
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    (running,) = [int(pid) for pid in children if SERVER in Path(f"/proc/{pid}/cmdline").read_text()]
+    os.kill(running, signal.SIGKILL)
+    lost = run_trial(trial, server)
+    assert (lost.verdict, lost.note) == (Verdict.LOST, "the fork server ended with status -9")
+    assert run_trial(trial, server).verdict is Verdict.KILLED
+
+
+def test_an_answer_that_is_none_names_how_the_server_ended() -> None:
+    with ForkServer("kvcrucible.no_such_module") as server, pytest.raises(CrucibleError, match="status 1"):
+        server.ask({})
+
+
+def test_many_at_a_time_come_back_in_order() -> None:
+    planted = [fault("share-counts-nothing"), fault("fork-shares-tail")]
+    done = run_trials(trials_of(planted, CampaignOptions(shrink=False), seeds=2), jobs=2)
+    assert [(run.fault, run.seed, run.verdict) for run in done] == [
+        (one.id, seed, Verdict.KILLED) for one in planted for seed in (0, 1)
+    ]
+
+
+def test_the_server_has_neither_the_engine_nor_a_tensor_library() -> None:
+    code = (
+        "import sys; import kvcrucible.fuzz.faults.server; from kvcrucible.fuzz.forking import preload; preload();"
+        "print([n for n in sys.modules if n.startswith('kvcrucible.engine.') or n in ('torch', 'numpy')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
