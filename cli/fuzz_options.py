@@ -32,7 +32,7 @@ def _mode(name: str, *takes: str) -> Mode:
 
 
 CAMPAIGN = _mode(
-    "a campaign without --raw, --matrix and --kernels",
+    "a plain campaign",
     *("engine", "depth", "pools", "profile", "host", "device", "capacity_at"),
     *("examples", "goals", "steps", "seconds", "database"),
 )

@@ -121,8 +121,7 @@ def test_an_option_changes_what_is_run_or_is_refused(mode: Mode, app: typer.Type
 def test_a_refusal_says_which_mode_an_option_is_of(app: typer.Typer, asked: list[Any]) -> None:
     refused = run(app, asked, "--seeds", "5", "--jobs", "2")
     assert str(refused) == (
-        "a campaign without --raw, --matrix and --kernels does not take --jobs (of --matrix, --raw), "
-        "--seeds (of --raw); leave them out"
+        "a plain campaign does not take --jobs (of --matrix, --raw), --seeds (of --raw); leave them out"
     )
     assert "--bench (of --raw --bench); leave it out" in str(run(app, asked, "--bench"))
     assert "--raw does not take --matrix" in str(run(app, asked, "--raw", "--matrix"))
