@@ -7,6 +7,7 @@ is.
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -83,10 +84,9 @@ def place(config: EngineConfig, where: str = "cpu", *, kernels: str | None = Non
         for number, pool in enumerate(config.pools)
         for planes in pool.planes
     )
-    memory = (
-        None
-        if config.host is None
-        else TorchHostMemory(config.host.capacity_bytes, pinned=runtime is not None)
-    )
+    memory = None
+    if config.host is not None:
+        with nullcontext() if runtime is None else runtime.locking():
+            memory = TorchHostMemory(config.host.capacity_bytes, pinned=runtime is not None)
     device = ImmediateDevice() if runtime is None else CudaDevice(runtime)
     return Placement(Engine(config, storages, device, host_memory=memory), device, storages, memory)

@@ -135,6 +135,9 @@ class Residency:
     def yielding(self) -> Iterator[Continuation]:
         """Yield, in order of last use, those whose release can free something on Device now: they have a Device page,
         and none in a transfer.
+
+        What they have may be shared: it goes with the last of its holders, so each of them is among these, one that
+        has sunk but for a common beginning too (decision 0020).
         """
         self._refresh()
         return iter(self._yielding)

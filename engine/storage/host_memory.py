@@ -21,7 +21,8 @@ class TorchHostMemory:
     Implements ``HostMemory``.  Knows offsets, not extents: who owns which bytes is the arena's knowledge.  Offsets and
     sizes are bytes.  The object owns the memory; drop it to free it, once no copy is under way.  Beside planes on CUDA
     it should be pinned: kernels then read and write it where it lies, and a copy goes on while the host does; what is
-    not pinned the driver copies, run by run, and the host waits.  Raises ``BadArgument`` for a size below 1, or where
+    not pinned the driver copies, run by run, and the host waits.  Torch locks the next power of two of bytes: of a size
+    just above one, nearly twice as much as is asked for.  Raises ``BadArgument`` for a size below 1, or where
     pinning is refused.
     """
 

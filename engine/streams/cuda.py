@@ -17,16 +17,21 @@ an effect says ``EffectFailed``                        the event behind it answe
 a launch fails (no memory, a refused configuration)    the same
 an error of the device shows later, at an event        the device is *gone*: this and every later event, of all
 or as the host waits                                   streams, is done and failed, and nothing is launched
-any other exception as an effect launches              reaches the caller, and the event answers for it too
+any other exception as an effect is launched, or       reaches the caller, and the event answers for it too
+as its stream is held back for it
 =====================================================  =======================================================
 
 CUDA errors of the third kind stay with the process, so a device that is gone does not come back.
+
+A device that is dropped waits first for what it was given: torch hands the memory of what its effects refer to on to
+others as soon as nobody refers to it, and knows nothing of the streams on which it is used.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from kvcrucible.engine.streams.cuda_runtime import CudaEvent, CudaQueue, CudaRuntime, TorchCuda
@@ -85,19 +90,20 @@ class CudaDeviceStream:
     def submit(self, effect: Effect, label: str = "") -> None:
         """Launch ``effect``, behind what the caller has launched on its own stream so far."""
         self._held.append(effect)
-        if self._device.gone is None:
-            self._device.attempt(self._follow_caller)
-        if self._device.gone is not None:
-            self._fail(self._device.gone)
-            return
         try:
+            if self._device.gone is None:
+                self._device.attempt(self._follow_caller)
+            if self._device.gone is not None:
+                self._fail(self._device.gone)
+                return
             with self._runtime.using(self._queue):
                 effect()
         except EffectFailed as failure:
             self._fail(failure)
-        except Exception as error:
+        except BaseException as error:
+            # An interrupt too: what it has cut short must not count as done.
             self._fail(EffectFailed(f"{label or 'an effect'} on stream {self._name}: {error!r}"))
-            if not self._runtime.is_device_error(error):
+            if not isinstance(error, Exception) or not self._runtime.is_device_error(error):
                 raise
 
     def record(self) -> CudaCompletion:
@@ -129,6 +135,10 @@ class CudaDeviceStream:
     def look(self) -> EffectFailed | None:
         """Take note of how far the whole device has come; return why it is gone, None while it works."""
         return self._device.look()
+
+    def drain(self) -> None:
+        """Wait until all that was submitted is over, and tell nobody; raises what the device then reports."""
+        self._queue.synchronize()
 
     def tell_reached(self) -> None:
         """Let the host know of events that have been reached, in order, without waiting."""
@@ -162,10 +172,11 @@ class CudaDevice:
     """
 
     def __init__(self, runtime: CudaRuntime | None = None, *, polls: bool = True) -> None:
-        self.runtime: CudaRuntime = TorchCuda() if runtime is None else runtime
-        self.gone: EffectFailed | None = None
-        self._polls = polls
+        # First what __del__ looks at: there may be no device.
         self._streams: dict[str, CudaDeviceStream] = {}
+        self.gone: EffectFailed | None = None
+        self.runtime: CudaRuntime = TorchCuda() if runtime is None else runtime
+        self._polls = polls
         self._tickets = 0
 
     def stream(self, name: str) -> CudaDeviceStream:
@@ -213,6 +224,15 @@ class CudaDevice:
                 raise
             self._go(EffectFailed(f"the device fails: {error!r}"))
             return None
+
+    def __del__(self) -> None:
+        """Wait for what is under way.  Called before anything that the streams hold is given up, in a cycle too."""
+        if self.gone is None:
+            with suppress(
+                Exception
+            ):  # the device has failed, or the interpreter is ending: there is nobody to be told
+                for stream in self._streams.values():
+                    stream.drain()
 
     def next_ticket(self) -> int:
         """Return a number that grows from event to event, over all streams."""

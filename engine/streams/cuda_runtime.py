@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 
 #: How the messages of plain ``RuntimeError`` begin by which torch's libraries and Triton's launcher tell what the
 #: driver said.
-_DRIVER_SAYS = ("CUDA error", "HIP error", "Triton Error [CUDA]", "Triton Error [HIP]")
+_DRIVER_SAYS = (
+    "CUDA error",
+    "CUDA driver error",
+    "HIP error",
+    "HIP driver error",
+    "Triton Error [CUDA]",
+    "Triton Error [HIP]",
+)
 
 
 class CudaEvent(Protocol):
@@ -113,8 +120,21 @@ class TorchCuda:
             )
         self.device = torch.device("cuda", index)
 
+    def locking(self) -> AbstractContextManager[object]:
+        """Return a context within which page-locked memory is allocated for this device.
+
+        It is locked through the context of torch's current device, which may be another one: locking would then open
+        a context there, with some hundred MB of that device's memory.
+        """
+        context: AbstractContextManager[object] = self._torch.cuda.device(self.device)
+        return context
+
     def new_queue(self) -> CudaQueue:
-        """Return a new stream of the device, which does not wait for the default one."""
+        """Return a stream of the device that does not wait for the default one.
+
+        Torch has 32 of them for each device and gives them out in turn: with many engines in a process two streams may
+        be one, which only adds to their order.
+        """
         queue: CudaQueue = self._torch.cuda.Stream(device=self.device)
         return queue
 
@@ -142,7 +162,8 @@ class TorchCuda:
     def staging(self, entries: int) -> Tensor:
         """Allocate page-locked memory; torch keeps what is given up for the next one who asks."""
         torch = self._torch
-        buffer: Tensor = torch.empty(entries, dtype=torch.int32, pin_memory=True)
+        with self.locking():
+            buffer: Tensor = torch.empty(entries, dtype=torch.int32, pin_memory=True)
         return buffer
 
     def upload(self, destination: Tensor, staged: Tensor) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from fake_cuda import DeviceError, FakeCuda, fake_device, fake_of
@@ -130,6 +132,40 @@ def test_events_that_nobody_keeps_are_given_up_once_they_have_passed() -> None:
         assert device.pending == 0
 
 
+class Memory:
+    """Ends when its last holder gives it up, as the memory of a tensor does; the collector does not track it."""
+
+    __slots__ = ()
+    happened: ClassVar[list[str]] = []
+
+    def __del__(self) -> None:
+        self.happened.append("freed")
+
+
+def test_a_device_that_is_dropped_waits_for_what_it_was_given() -> None:
+    """Torch would hand on the memory of what the effects refer to, while kernels on its streams still use it."""
+    cuda = FakeCuda(steps_a_call=0)
+    Memory.happened.clear()
+
+    def drop() -> None:
+        device = CudaDevice(cuda)
+        for name in ("compute", "to-host"):
+            device.stream(name).submit(partial(cuda.launch, partial(Memory.happened.append, name)))
+        device.stream("compute").submit(partial(id, Memory()))
+
+    drop()
+    gc.collect()
+    assert sorted(Memory.happened[:2]) == ["compute", "to-host"]
+    assert Memory.happened[2:] == ["freed"]
+
+
+def test_a_device_that_is_dropped_as_it_fails_says_nothing() -> None:
+    device = fake_device(steps_a_call=0)
+    device.stream("compute").submit(launching(device, die))
+    del device
+    gc.collect()
+
+
 # -- what the host knows -----------------------------------------------------------------------------------------------
 
 
@@ -193,6 +229,27 @@ def test_an_unforeseen_error_reaches_the_caller_and_the_event_answers_for_it() -
     device.synchronize()
     assert "upload on stream compute" in str(event.failure)
     assert device.gone is None
+
+
+@pytest.mark.parametrize("error", [TypeError("no such argument"), KeyboardInterrupt()], ids=repr)
+def test_an_effect_that_is_not_launched_does_not_count_as_done(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails before it runs, as its stream is to wait for the caller's; or an interrupt strikes as it runs."""
+    device, ran = fake_device(), []
+    stream = device.stream("to-host")
+
+    def strikes(*_: Any) -> None:
+        raise error
+
+    if isinstance(error, Exception):
+        monkeypatch.setattr(device.runtime, "wait", strikes)
+    with pytest.raises(type(error)):
+        stream.submit(strikes if not isinstance(error, Exception) else partial(ran.append, 1), "transfer 3")
+    event = stream.record()
+    device.synchronize()
+    assert "transfer 3 on stream to-host" in str(event.failure)
+    assert not ran
 
 
 def die() -> None:
@@ -337,12 +394,41 @@ def test_torch_has_what_the_runtime_calls() -> None:
     for owner, names in (
         (
             torch.cuda,
-            ("is_available", "device_count", "current_device", "current_stream", "stream", "Stream"),
+            (
+                "is_available",
+                "device_count",
+                "current_device",
+                "current_stream",
+                "device",
+                "stream",
+                "Stream",
+            ),
         ),
         (torch.cuda.Stream, ("record_event", "wait_event", "synchronize")),
         (torch.cuda.Event, ("query", "synchronize")),
     ):
         assert all(callable(getattr(owner, name)) for name in names)
+
+
+def test_page_locked_memory_is_allocated_with_its_device_current() -> None:
+    """Elsewhere it would open a context on whatever device is current."""
+    current = ["cuda:0"]
+
+    @contextmanager
+    def device(index: str) -> Iterator[None]:
+        current.append(index)
+        yield
+        current.pop()
+
+    runtime = object.__new__(TorchCuda)
+    runtime.device = "cuda:1"  # type: ignore[assignment]
+    runtime._torch = SimpleNamespace(
+        cuda=SimpleNamespace(device=device),
+        int32=None,
+        empty=lambda *_, **how: (current[-1], how["pin_memory"]),
+    )
+    assert runtime.staging(4) == ("cuda:1", True)  # type: ignore[comparison-overlap]
+    assert current == ["cuda:0"]
 
 
 def test_what_a_device_reports_is_told_from_mistakes() -> None:
@@ -353,6 +439,7 @@ def test_what_a_device_reports_is_told_from_mistakes() -> None:
         torch.AcceleratorError("CUDA error: an illegal memory access was encountered"),
         torch.OutOfMemoryError("CUDA out of memory."),
         RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"),
+        RuntimeError("CUDA driver error: out of memory"),
         RuntimeError("Triton Error [CUDA]: misaligned address"),
     ):
         assert reported_by_device(reported)
