@@ -80,7 +80,7 @@ class Entry:
             self.tokens,
             self.backend,
             [list(map(twin, held)) for held in self.pages],
-            list(map(list, self.returned)),
+            [list(fences) for fences in self.returned],
             self.unit,
             self.cancelled,
             self.pinned,
