@@ -85,7 +85,8 @@ class Facts:
     def with_pages(self, need: tuple[int, ...], available: tuple[int, ...]) -> Facts:
         """Return these facts with the ``need_pages`` and ``available_pages`` of an operation that was tried out."""
         # What dataclasses.replace does at several times the cost.
-        return Facts(*_before_pages(self), need, available, *_behind_pages(self))  # type: ignore[call-arg]
+        values: list[Any] = [*_before_pages(self), need, available, *_behind_pages(self)]
+        return Facts(*values)
 
     @property
     def backend_stop(self) -> int:

@@ -18,11 +18,12 @@ def quick(cls: type[_T]) -> type[_T]:
 
     For classes without a base and without ``__post_init__``.  Raises ``TypeError`` for any other.
     """
+    record: Any = cls
     if cls.__bases__ != (object,) or hasattr(cls, "__post_init__") or "__slots__" not in vars(cls):
         raise TypeError(f"{cls.__name__} has a base, a __post_init__ or no slots")
-    if not fields(cls):  # type: ignore[arg-type]
+    if not fields(record):
         return cls
-    thawed = type(cls.__name__, (), {"__slots__": cls.__slots__})  # type: ignore[attr-defined]
+    thawed = type(cls.__name__, (), {"__slots__": record.__slots__})
     known: dict[str, Any] = {
         "_set": object.__setattr__,
         "_thawed": thawed,
@@ -30,7 +31,7 @@ def quick(cls: type[_T]) -> type[_T]:
         "_missing": MISSING,
     }
     parameters, assignments = ["self"], []
-    for one in fields(cls):  # type: ignore[arg-type]
+    for one in fields(record):
         if one.kw_only or not one.init:
             raise TypeError(f"{cls.__name__}.{one.name} is no ordinary field")
         value = one.name
@@ -53,6 +54,6 @@ def quick(cls: type[_T]) -> type[_T]:
     ]
     exec("\n".join(lines), known)  # noqa: S102 - of names that this module and the class give, as dataclasses does
     made = known["__init__"]
-    made.__qualname__, made.__annotations__ = f"{cls.__qualname__}.__init__", cls.__init__.__annotations__
-    setattr(cls, "__init__", made)  # noqa: B010 - an assignment to a method, which is what is meant
+    made.__qualname__, made.__annotations__ = f"{cls.__qualname__}.__init__", record.__init__.__annotations__
+    record.__init__ = made
     return cls

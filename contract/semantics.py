@@ -43,7 +43,7 @@ __all__ = ["ACTIVE", "ROWS", "Facts", "Row", "State", "extents_fit", "first_refu
 
 def _more(asked: tuple[int, ...], there: tuple[int, ...]) -> bool:
     """Say whether some pool is asked for more than is there; an empty vector asks for nothing."""
-    return any(a > b for a, b in zip(asked, there, strict=bool(asked)))
+    return bool(asked) and any(a > b for a, b in zip(asked, there, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -308,6 +308,13 @@ KEYED_PARTS: tuple[str, ...] = tuple(
 )
 
 
+assert [f.name for f in fields(Snapshot)][: len(KEYED_PARTS) + 3] == [
+    "pools",
+    *KEYED_PARTS,
+    "queue",
+    "host",
+], "snapshots are also built by position"
+
 #: For each keyed part, the field of :class:`Touched` that names its entries.
 _TOUCHED_BY: tuple[tuple[str, str], ...] = tuple(
     (part, "checkpoints" if part == "findable" else part) for part in KEYED_PARTS
@@ -320,7 +327,8 @@ def advanced(before: Snapshot, partial: Snapshot, touched: Touched) -> Snapshot:
     A touched entry that ``partial`` lacks has ceased to exist.  Parts of which nothing was touched are those of
     ``before``, the same objects; free lists and holes are not known and None.  Mutates nothing.
     """
-    parts: list[Any] = []
+    # In the order of the fields: the pools, the keyed parts, the queue and the arena.
+    parts: list[Any] = [partial.pools]
     for part, named in _TOUCHED_BY:
         entries, ids = getattr(before, part), getattr(touched, named)
         if ids:
@@ -331,8 +339,8 @@ def advanced(before: Snapshot, partial: Snapshot, touched: Touched) -> Snapshot:
                 else:
                     entries.pop(key, None)
         parts.append(entries)
-    # In the order of the fields, between the pools and the queue.
-    return Snapshot(partial.pools, *parts, partial.queue, partial.host)  # type: ignore[call-arg]
+    parts += (partial.queue, partial.host)
+    return Snapshot(*parts)
 
 
 def to_plain(snapshot: Snapshot) -> dict[str, Any]:

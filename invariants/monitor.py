@@ -55,6 +55,7 @@ class Monitor:
         self._local = tuple(checker for checker in self._checkers if checker.is_local)
         self._at_quiescence = tuple(checker for checker in self._checkers if not checker.is_local)
         self._reports_touched = reports_touched
+        self._premises = {checker.id: _premise_of(checker) for checker in self._checkers}
         self._concerned: dict[int, list[_Asked]] = {}
         self._shadow: Shadow | None = None
         self.tallies: dict[str, Tally] = {checker.id: Tally() for checker in self._checkers}
@@ -123,7 +124,7 @@ class Monitor:
         if found is None:
             names = {name for bit, name in enumerate(_CHANGES) if changed >> bit & 1}
             local = [checker for checker in self._local if not checker.reads or checker.reads & names]
-            found = [(one.check_delta, _premise_of(one), self.tallies[one.id]) for one in local]
+            found = [(one.check_delta, self._premises[one.id], self.tallies[one.id]) for one in local]
             self._concerned[changed] = found
         return found
 
@@ -143,7 +144,8 @@ class Monitor:
             tally.full += 1
         else:
             tally.steps += 1
-        tally.premises += checker.premise(snapshot)
+        if self._premises[checker.id](snapshot):
+            tally.premises += 1
         return list(checker.check(snapshot))
 
 

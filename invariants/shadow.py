@@ -20,7 +20,7 @@ pages in Python: whole tuples are compared at once, and only what follows their 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -115,7 +115,7 @@ class Shadow:
             scope.created, scope.removed = new.keys() - old.keys(), old.keys() - new.keys()
             scope.kept = [(old[key], page) for key, page in new.items() if key in old]
         region = self._changed_blocks(before, after, scope)
-        self._view("pages", region - scope.pages, before, after)
+        view(self.state, "pages", region - scope.pages, before, after)
         if scope.kept:
             self._displaced_blocks(before, after, scope, region)
         self._related(before, after, scope)
@@ -186,9 +186,9 @@ class Shadow:
         if marked:
             for page in scope.pages & self._checkpoints_by_page.ids.keys():
                 checkpoints.update(self._checkpoints_by_page.get(page))
-            self._view("checkpoints", checkpoints - scope.checkpoints, before, after)
+            view(self.state, "checkpoints", checkpoints - scope.checkpoints, before, after)
         if state.units:
-            self._view("units", state.units.keys() - scope.units, before, after)
+            view(self.state, "units", state.units.keys() - scope.units, before, after)
         owners = scope.sequences | scope.continuations
         owners.update([owner for owner, _ in (*scope.spaces, *scope.starts, *scope.displaced)])
         rows: set[tuple[int, int]] = set()
@@ -216,20 +216,20 @@ class Shadow:
         for pool in pools:
             rows.update([(pool, sequence.row) for sequence in before.sequences.values()])
             rows.update([(pool, sequence.row) for sequence in after.sequences.values()])
-        self._view("rows", rows - scope.rows, before, after)
+        view(self.state, "rows", rows - scope.rows, before, after)
         for owner in owners & marked.keys() if marked else ():
             checkpoints.update(marked[owner])
         if checkpoints:
-            self._view("checkpoints", checkpoints - scope.checkpoints, before, after)
+            view(self.state, "checkpoints", checkpoints - scope.checkpoints, before, after)
             # The prefix index has no ids of its own among the touched: its entries go with the checkpoints'.
-            self._view("findable", checkpoints - scope.checkpoints, before, after)
+            view(self.state, "findable", checkpoints - scope.checkpoints, before, after)
             pages = {
                 page
                 for side in (before, after)
                 for checkpoint in side.checkpoints.values()
                 for page in checkpoint.pages
             }
-            self._view("pages", pages - scope.pages, before, after)
+            view(self.state, "pages", pages - scope.pages, before, after)
 
     def _changed_names(self, before: Snapshot, after: Snapshot, scope: Scope) -> dict[int, set[_Name]]:
         """Return what touched owners are called now, of those that are called otherwise than before."""
@@ -246,9 +246,6 @@ class Shadow:
             if names != _names_of(before, key):
                 changed[key] = names
         return changed
-
-    def _view(self, part: str, ids: Collection[Any], before: Snapshot, after: Snapshot) -> None:
-        view(self.state, part, ids, before, after)
 
     # -- taking it over ------------------------------------------------------------------------------------------------
 

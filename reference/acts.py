@@ -147,9 +147,12 @@ def truncate(books: Books, operation: Truncate) -> None:
 
 def _beyond(books: Books, entry: Entry, position: int) -> list[tuple[list[Page], int]]:
     """Return, for each pool, the private pages that lie wholly beyond ``position``, and the number of shared ones."""
-    found = []
+    found: list[tuple[list[Page], int]] = []
     for pool, held in enumerate(entry.pages):
         beyond = held[books.pages(position, pool) :]
+        if not beyond:
+            found.append(([], 0))
+            continue
         private = [page for page in beyond if not books.is_shared(page, pool)]
         found.append((private, len(beyond) - len(private)))
     return found

@@ -80,7 +80,7 @@ class Entry:
             self.tokens,
             self.backend,
             [list(map(twin, held)) for held in self.pages],
-            list(map(list, self.returned)),
+            [list(fences) for fences in self.returned],
             self.unit,
             self.cancelled,
             self.pinned,
@@ -198,7 +198,7 @@ class Holdings:
     @property
     def free(self) -> tuple[int, ...]:
         """What is left in each pool; below 0 only in books that were changed to see whether something fits."""
-        return tuple(free for _, _, free in self.counters)
+        return tuple([free for _, _, free in self.counters])
 
     @property
     def counters(self) -> Counters:
@@ -249,8 +249,12 @@ class Holdings:
 
     def references(self, page: Page, pool: int) -> int:
         """How many sequences and continuations hold the page; 0 for one that has ended."""
-        held = [page in entry.pages[pool] for entry in self.active.values()]
-        return sum(held) + sum([page in entry.pages[pool] for entry in self.continuations.values()])
+        found = 0
+        for entries in (self.active, self.continuations):
+            for entry in entries.values():
+                if page in entry.pages[pool]:
+                    found += 1
+        return found
 
     def is_shared(self, page: Page, pool: int) -> bool:
         """Whether at least two hold the page, of whom one may be a transfer."""

@@ -120,7 +120,7 @@ class Room(Judging):
             acts.end(books, continuation)
         available = books.free
         value = act(books)
-        need = tuple(there - left for there, left in zip(available, books.free, strict=True))
+        need = tuple([there - left for there, left in zip(available, books.free, strict=True)])
         return Attempt(books, value, need, available)
 
     def _after_all_releases(self, choice: Choice) -> Attempt:
