@@ -38,7 +38,10 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def fuzz(
-        engine: str = typer.Option("paged", help="Engine under test: paged, torch-paged-attention."),
+        engine: str = typer.Option(
+            "paged",
+            help="Engine under test: paged, torch-paged-attention, or your own as package.module:factory.",
+        ),
         depth: str = typer.Option("both", help="ledger (no tensors), payload (rows are read back), or both."),
         pools: str = typer.Option(
             "any", help="Pools of the engine: main, main+mtp, main+draft; any draws among them."
@@ -101,6 +104,9 @@ def register(app: typer.Typer) -> None:
         json_output: bool = typer.Option(False, "--json", help="Print the report as JSON."),
     ) -> None:
         """Drive an engine and the reference in lock step until something differs, or all examples held."""
+        from kvcrucible.fuzz.adapters.external import use_engine
+
+        use_engine(engine)
         seed = seed_or_drawn(seed)
         other = {
             "--engine": engine != "paged",
@@ -198,7 +204,8 @@ def _leave_out(why: str, given: dict[str, bool]) -> None:
 
 def _depths(engine: str, depth: str, device: str) -> Any:
     from kvcrucible.contract.extras import install_remedy
-    from kvcrucible.fuzz.adapters.registry import ENGINES, PAYLOAD_ONLY
+    from kvcrucible.fuzz.adapters.external import depths_of, is_external
+    from kvcrucible.fuzz.adapters.registry import ENGINES, PAYLOAD_ONLY, unknown_engine
     from kvcrucible.fuzz.campaign import default_depths
     from kvcrucible.fuzz.cheaters.cheats import CHEATS
     from kvcrucible.fuzz.cheaters.registry import judges_own
@@ -215,11 +222,12 @@ def _depths(engine: str, depth: str, device: str) -> Any:
     if judges_own(engine) is not None:
         return (CHEATS[engine].depth if engine in CHEATS else Depth.LEDGER,)
     if engine not in ENGINES:
-        raise InputError(f"unknown engine {engine!r}; known: {', '.join(sorted(ENGINES))}")
+        raise unknown_engine(engine)
     if engine in PAYLOAD_ONLY or device != DEVICES[0]:
         return (Depth.PAYLOAD,)
-    depths = default_depths()
-    if Depth.PAYLOAD not in depths:
+    able = depths_of(engine) if is_external(engine) else tuple(Depth)
+    depths = tuple(depth for depth in able if depth in default_depths())
+    if Depth.PAYLOAD in able and Depth.PAYLOAD not in depths:
         stderr_line(f"torch is not installed: ledger depth only; {install_remedy('engine')}")
     return depths
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvcrucible.cli.console import console, print_json, safe, stderr_console, stderr_line
 from kvcrucible.cli.reproduced import write_reproduction
-from kvcrucible.contract.errors import ExitStatus, InputError
+from kvcrucible.contract.errors import ExitStatus
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,11 +26,11 @@ def plan_of(
     hosts: tuple[bool, ...],
 ) -> VolumePlan:
     """Return the plan that the options ask for; raises ``InputError`` for an unknown engine."""
-    from kvcrucible.fuzz.adapters.registry import ENGINES
+    from kvcrucible.fuzz.adapters.registry import ENGINES, unknown_engine
     from kvcrucible.fuzz.volume import DEFAULT_SEEDS, VolumePlan
 
     if engine not in ENGINES:
-        raise InputError(f"unknown engine {safe(engine)!r}; known: {', '.join(sorted(ENGINES))}")
+        raise unknown_engine(engine)
     if seeds is None and seconds is None:
         seeds = DEFAULT_SEEDS
     return VolumePlan(engine, first_seed, seeds, seconds, rules, backends=backends, hosts=hosts)

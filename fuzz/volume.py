@@ -23,6 +23,7 @@ from kvcrucible.contract.errors import NotRunError
 from kvcrucible.contract.operations import OPERATIONS, Operation, Outcome
 from kvcrucible.contract.planes import BACKENDS
 from kvcrucible.contract.snapshot import to_plain
+from kvcrucible.fuzz.adapters.external import use_engine
 from kvcrucible.fuzz.adapters.registry import PAYLOAD_ONLY, build
 from kvcrucible.fuzz.cores import usable_cores
 from kvcrucible.fuzz.coverage import GOALS, within_reach
@@ -145,6 +146,8 @@ class VolumeReport:
 
 def conditions_of(plan: VolumePlan) -> Conditions:
     """Return the conditions of a plan's seeds; raises ``NotRunError`` for an engine without ledger depth."""
+    # Again in each process: a plan, unlike a file, speaks for whoever runs it.
+    use_engine(plan.engine)
     if plan.engine in PAYLOAD_ONLY:
         raise NotRunError(f"{plan.engine} runs at payload depth alone, and the raw loop at ledger depth")
     capabilities = build(Setting(plan.engine)).capabilities

@@ -1,4 +1,7 @@
-"""Which engines can be put under test, and how each is built for a setting."""
+"""Which engines can be put under test, and how each is built for a setting.
+
+Engines from outside the package are added by :func:`kvcrucible.fuzz.adapters.external.use_engine`.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,15 @@ def build(setting: Setting) -> EngineAdapter:
 
         builder = judges_own(setting.engine)
     if builder is None:
-        raise InputError(f"unknown engine {setting.engine!r}; known: {', '.join(sorted(ENGINES))}")
+        raise unknown_engine(setting.engine)
     return builder(setting)
+
+
+def unknown_engine(name: str) -> InputError:
+    """Return the error for an engine that nobody has; an engine from outside may be meant and not be in use."""
+    return InputError(
+        f"unknown engine {name!r}; known: {', '.join(sorted(ENGINES))}; your own: package.module:factory"
+    )
 
 
 def _paged(setting: Setting) -> EngineAdapter:
