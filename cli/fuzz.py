@@ -225,9 +225,10 @@ def _depths(engine: str, depth: str, device: str) -> Any:
         raise unknown_engine(engine)
     if engine in PAYLOAD_ONLY or device != DEVICES[0]:
         return (Depth.PAYLOAD,)
-    able = depths_of(engine) if is_external(engine) else tuple(Depth)
-    depths = tuple(depth for depth in able if depth in default_depths())
-    if Depth.PAYLOAD in able and Depth.PAYLOAD not in depths:
+    if is_external(engine):
+        return depths_of(engine)
+    depths = default_depths()
+    if Depth.PAYLOAD not in depths:
         stderr_line(f"torch is not installed: ledger depth only; {install_remedy('engine')}")
     return depths
 

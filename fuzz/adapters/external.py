@@ -13,11 +13,13 @@ import sys
 from collections.abc import Callable
 from functools import reduce
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.errors import CrucibleError, InputError, NotRunError
+from kvcrucible.contract.extras import install_remedy
 from kvcrucible.fuzz.adapters.protocol import EngineAdapter
 from kvcrucible.fuzz.adapters.registry import ENGINES, build
 from kvcrucible.fuzz.setting import Depth, Setting
@@ -94,6 +96,8 @@ def _attribute(name: str, module: Any, path: str) -> Any:
 
 def _checked(name: str, factory: Callable[[Setting], EngineAdapter]) -> Callable[[Setting], EngineAdapter]:
     def checked(setting: Setting) -> EngineAdapter:
+        if setting.depth is Depth.PAYLOAD and find_spec("numpy") is None:
+            raise NotRunError(f"payload depth needs numpy: {install_remedy('engine')}, or use --depth ledger")
         try:
             adapter = factory(setting)
         except CrucibleError:

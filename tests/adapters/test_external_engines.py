@@ -14,7 +14,7 @@ from kvcrucible.contract.operations import Append, BeginUnit, EndUnit, Prefill, 
 from kvcrucible.contract.tokens import run
 from kvcrucible.fuzz import campaign
 from kvcrucible.fuzz import strategies as st
-from kvcrucible.fuzz.adapters import registry
+from kvcrucible.fuzz.adapters import external, registry
 from kvcrucible.fuzz.adapters.external import depths_of, use_engine
 from kvcrucible.fuzz.lockstep import LockStep
 from kvcrucible.fuzz.reproduction import render, run_case, violations_of
@@ -158,6 +158,13 @@ def build(setting):
     )
     use_engine("outside:build")
     assert depths_of("outside:build") == depths
+
+
+def test_payload_depth_without_numpy_is_not_run(toys: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(external, "find_spec", lambda name: None)
+    with pytest.raises(NotRunError, match="payload depth needs numpy: get it with"):
+        registry.build(Setting(TOY, Depth.PAYLOAD))
+    assert registry.build(Setting(TOY, Depth.LEDGER)).capabilities.engine == "toy"
 
 
 def test_the_toy_holds_at_both_depths(toys: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,7 +179,8 @@ def test_ledger_depth_needs_no_torch_and_the_command_that_brings_it_is_named(tmp
 def test_an_unknown_engine_is_all_that_is_said(tmp_path: Path) -> None:
     done = kvcrucible_fuzz("--engine", "nope", command=without(*TENSOR_LIBRARIES), cwd=tmp_path)
     assert done.returncode == ExitStatus.USAGE
-    assert done.stderr == "error: unknown engine 'nope'; known: paged, torch-paged-attention\n"
+    known = "known: paged, torch-paged-attention; your own: package.module:factory"
+    assert done.stderr == f"error: unknown engine 'nope'; {known}\n"
 
 
 @pytest.mark.parametrize(
