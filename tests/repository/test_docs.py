@@ -116,6 +116,16 @@ def test_a_decision_that_the_index_does_not_have_is_caught(
     assert next(doc_rules.index_problems(tree)).startswith(problem)
 
 
+def test_the_guide_to_adapters_asks_for_every_capability(repository: Path) -> None:
+    from dataclasses import fields
+
+    from kvcrucible.contract.capabilities import Capabilities
+
+    guide = (repository / "docs" / "adapters.md").read_text(encoding="utf-8")
+    asked = re.findall(r"^   \| `(\w+)` \|", guide, re.MULTILINE)
+    assert sorted(asked) == sorted(field.name for field in fields(Capabilities) if field.name != "engine")
+
+
 def test_every_page_says_for_whom_it_is_and_what_it_answers(repository: Path) -> None:
     assert len(list(doc_rules.selected(repository, doc_rules.PAGES))) >= 12
     assert list(doc_rules.pages_that_do_not_say(repository)) == []
