@@ -54,6 +54,7 @@ lint: $(STAMP) ## check style, formatting and types
 	"$(BIN)/ruff" check .
 	"$(BIN)/ruff" format --check .
 	"$(BIN)/mypy"
+	"$(BIN)/mypy" examples
 
 format: $(STAMP) ## rewrite the code in the agreed format
 	"$(BIN)/ruff" check --fix-only --quiet .

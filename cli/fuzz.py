@@ -27,7 +27,8 @@ def register(app: typer.Typer) -> None:
         context: typer.Context,
         engine: str = typer.Option(
             "paged",
-            help="Engine under test: paged, torch-paged-attention, or of the judge: canary, honest-fifo, …",
+            help="Engine under test: paged, torch-paged-attention, one of the judge (canary, honest-fifo, …), or your "
+            "own as package.module:factory.",
         ),
         depth: str = typer.Option("both", help="ledger (no tensors), payload (rows are read back), or both."),
         pools: str = typer.Option(
@@ -101,9 +102,11 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Drive an engine and the reference in lock step until something differs, or all examples held."""
         from kvcrucible.cli import fuzz_options as options
+        from kvcrucible.fuzz.adapters.external import use_engine
 
         mode = options.mode_of(kernels=kernels, matrix=matrix, raw=raw, bench=bench)
         options.refuse_unused(context, mode)
+        use_engine(engine)
         seed = seed_or_drawn(seed)
         if mode is options.KERNELS:
             from kvcrucible.cli.fuzz_kernels import kernels_and_print

@@ -71,11 +71,11 @@ def refuse_unused(context: typer.Context, mode: Mode) -> None:
 def depths_of(engine: str, depth: str, device: str) -> tuple[Depth, ...]:
     """Return the depths of a campaign; raises ``InputError`` for words that name nothing or do not go together."""
     from kvcrucible.contract.extras import install_remedy
-    from kvcrucible.fuzz.adapters import registry
+    from kvcrucible.fuzz.adapters import external
     from kvcrucible.fuzz.campaign import default_depths
     from kvcrucible.fuzz.setting import DEVICES, Depth
 
-    able = registry.depths_of(engine)
+    able = external.depths_of(engine)
     if device not in DEVICES:
         raise InputError(f"unknown device {device!r:.100}; use {' or '.join(DEVICES)}")
     if device != DEVICES[0] and depth == Depth.LEDGER:

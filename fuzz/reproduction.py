@@ -10,6 +10,7 @@ from pprint import pformat
 from typing import Any
 
 from kvcrucible.contract.errors import InputError
+from kvcrucible.fuzz.adapters.external import is_external
 from kvcrucible.fuzz.lockstep import LockStep
 from kvcrucible.fuzz.setting import Setting
 from kvcrucible.fuzz.steps import Step, step_to_plain, steps_from_plain
@@ -27,11 +28,11 @@ It fails while the engine is broken and passes once it is mended.  Run it with `
 name.
 """
 
-from kvcrucible.fuzz.reproduction import run_case
+{imports}from kvcrucible.fuzz.reproduction import run_case
 
 # {comment}
 
-SETTING = {setting}
+{use}SETTING = {setting}
 
 STEPS = {steps}
 
@@ -70,7 +71,10 @@ def render(setting: Setting, steps: Sequence[Step], violations: Sequence[Violati
     message = violations[0].message if violations else ""
     # ``ascii`` keeps quotes, line ends and control characters of foreign text inside one comment line.
     comment = ascii(f"{invariant}: {message}"[:MAX_MESSAGE_CHARACTERS])
+    outside = is_external(setting.engine)
     text = _TEMPLATE.format(
+        imports="from kvcrucible.fuzz.adapters.external import use_engine\n" if outside else "",
+        use=f"use_engine({setting.engine!r})\n\n" if outside else "",
         comment=comment,
         setting=pformat(plain_setting, sort_dicts=False, width=100),
         steps=pformat(plain_steps, sort_dicts=False, width=100),

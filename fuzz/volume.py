@@ -23,7 +23,8 @@ from kvcrucible.contract.errors import NotRunError
 from kvcrucible.contract.operations import OPERATIONS, Operation, Outcome
 from kvcrucible.contract.planes import BACKENDS
 from kvcrucible.contract.snapshot import PageState, to_plain
-from kvcrucible.fuzz.adapters.registry import build, depths_of
+from kvcrucible.fuzz.adapters.external import depths_of, use_engine
+from kvcrucible.fuzz.adapters.registry import build
 from kvcrucible.fuzz.cores import usable_cores
 from kvcrucible.fuzz.coverage import GOALS, within_reach
 from kvcrucible.fuzz.draws import LOOKAHEADS, settings_for
@@ -150,6 +151,8 @@ def conditions_of(plan: VolumePlan) -> Conditions:
 
     Raises ``InputError`` for an unknown engine, ``NotRunError`` for one that shows nothing at ledger depth.
     """
+    # Again in each process: a plan, unlike a file, speaks for whoever runs it.
+    use_engine(plan.engine)
     if Depth.LEDGER not in depths_of(plan.engine):
         raise NotRunError(f"{plan.engine} runs at payload depth alone, and the raw loop at ledger depth")
     capabilities = build(Setting(plan.engine)).capabilities

@@ -1,4 +1,7 @@
-"""Which engines can be put under test, and how each is built for a setting."""
+"""Which engines can be put under test, and how each is built for a setting.
+
+Engines from outside the package are added by :func:`kvcrucible.fuzz.adapters.external.use_engine`.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +37,10 @@ def builder_of(engine: str) -> Callable[[Setting], EngineAdapter]:
     return builder
 
 
-def unknown_engine(name: str) -> InputError:
-    """Return the error for an engine that nobody has; it names all there are."""
-    from kvcrucible.fuzz.cheaters.registry import JUDGES_OWN
-
-    return InputError(
-        f"unknown engine {name!r:.100}; known: {', '.join(sorted(ENGINES))}; "
-        f"of the judge: {', '.join(JUDGES_OWN)}"
-    )
-
-
 def depths_of(engine: str) -> tuple[Depth, ...]:
-    """Return the depths at which ``engine`` shows what it does; raises ``InputError`` for an unknown one."""
+    """Return the depths at which ``engine``, one of those here, shows what it does; raises ``InputError`` for an
+    unknown one.
+    """
     from kvcrucible.fuzz.cheaters.cheats import CHEATS
     from kvcrucible.fuzz.cheaters.orders import ORDERS
 
@@ -55,6 +50,16 @@ def depths_of(engine: str) -> tuple[Depth, ...]:
     if engine in CHEATS:
         return (CHEATS[engine].depth,)
     return (Depth.LEDGER,) if engine in ORDERS else tuple(Depth)
+
+
+def unknown_engine(name: str) -> InputError:
+    """Return the error for an engine that nobody has; an engine from outside may be meant and not be in use."""
+    from kvcrucible.fuzz.cheaters.registry import JUDGES_OWN
+
+    return InputError(
+        f"unknown engine {name!r:.100}; known: {', '.join(sorted(ENGINES))}; "
+        f"of the judge: {', '.join(JUDGES_OWN)}; your own: package.module:factory"
+    )
 
 
 def _paged(setting: Setting) -> EngineAdapter:

@@ -181,6 +181,7 @@ def test_an_unknown_engine_is_all_that_is_said(tmp_path: Path) -> None:
     assert done.returncode == ExitStatus.USAGE
     known = "known: paged, torch-paged-attention; of the judge: canary, cheater-"
     assert done.stderr.startswith(f"error: unknown engine 'nope'; {known}")
+    assert done.stderr.endswith("; your own: package.module:factory\n")
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -23,6 +23,7 @@ _CODE = re.compile(r"`([^`]+)`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.*?) *$", re.MULTILINE)
 _DECISION_FILE = re.compile(r"(\d{4})-[a-z0-9-]+\.md")
+_LISTED = re.compile(r"^- \[(\d{4})\]\(([^)]+)\): (.+)$", re.MULTILINE)
 _DECISION_NAMED = re.compile(r"(?:decisions?[ \n]+|decided in |docs/decisions/)(\d{4})\b")
 _FILE = re.compile(r"[\w.-]+(?:/[\w.-]+)+\.(?:py|md|yaml|toml|txt|json)|(?:[\w.-]+/)+")
 _SECTION = r"\d+(?:\.\d+)*"
@@ -30,11 +31,27 @@ _CITED = re.compile(rf"\bDESIGN[\s#:]+({_SECTION}(?:(?:,| and)[\s#:]+{_SECTION})
 _DEFINED = re.compile(r"^- \*\*(.+?)\*\*:", re.MULTILINE)
 _INDEXED = re.compile(r"(?<!\*)\*([^*]+)\*(?!\*)")
 
+#: The list of decisions, in their folder.
+INDEX = "README.md"
+
 #: Documents whose inline code names files of this repository rather than of others or of a user's folder.
 ABOUT_FILES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "docs/decisions/*.md")
 
 #: Documents whose commands a reader will type.
-ABOUT_COMMANDS = ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md")
+ABOUT_COMMANDS = ("*.md", "docs/*.md", "docs/*/*.md", "changes/*.md")
+
+#: Pages that begin by saying for whom they are and what they answer.  Others have a form of their own: the README, the
+#: changelog with its fragments, decisions.
+PAGES = (
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "GLOSSARY.md",
+    "SECURITY.md",
+    "docs/*.md",
+    "docs/*/README.md",
+    "changes/README.md",
+    "docs/measurements/cpu-decode.md",
+)
 
 #: What draws examples, and what it may not look at (decision 0008): imports by prefix, attributes of the lock step.
 DRAWING = ("rules", "driver", "draws", "machine")
@@ -91,6 +108,8 @@ def decision_problems(root: Path) -> Iterator[str]:
     folder = root / "docs" / "decisions"
     numbers: Counter[str] = Counter()
     for path in sorted(folder.glob("*.md")):
+        if path.name == INDEX:
+            continue
         named = _DECISION_FILE.fullmatch(path.name)
         if named is None:
             yield f"{path.name}: a decision is called NNNN-a-few-words.md"
@@ -108,6 +127,21 @@ def decision_problems(root: Path) -> Iterator[str]:
         for number in _DECISION_NAMED.findall(path.read_text(encoding="utf-8")):
             if number not in numbers:
                 yield f"{path.relative_to(root).as_posix()}: decision {number} does not exist"
+
+
+def index_problems(root: Path) -> Iterator[str]:
+    """Yield each decision that the index does not have by its title once, and each line of it that names none."""
+    folder = root / "docs" / "decisions"
+    listed = Counter(_LISTED.findall((folder / INDEX).read_text(encoding="utf-8")))
+    due = {
+        (path.name, path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# "))
+        for path in folder.glob("*.md")
+        if path.name != INDEX
+    }
+    found = Counter({(file, f"{number}: {title}"): times for (number, file, title), times in listed.items()})
+    yield from (f"{file}: not in the index as {title!r}" for file, title in sorted(due - found.keys()))
+    yield from (f"{file}: no decision is called {title!r}" for file, title in sorted(found.keys() - due))
+    yield from (f"{file}: {times} times in the index" for (file, _), times in found.items() if times > 1)
 
 
 def _code(root: Path) -> Iterator[Path]:
@@ -151,6 +185,14 @@ def glossary_problems(text: str) -> Iterator[str]:
 
 def _terms(pattern: re.Pattern[str], text: str) -> Iterator[str]:
     return (" ".join(term.split()) for term in pattern.findall(text))
+
+
+def pages_that_do_not_say(root: Path) -> Iterator[str]:
+    """Yield each page that does not say for whom it is and what it answers before its first section."""
+    for name, text in selected(root, PAGES):
+        opening = " ".join(text.partition("\n## ")[0].split())
+        if not (re.search(r"\*\*For\*\* \w", opening) and re.search(r"\*\*Answers\*\* \w", opening)):
+            yield name
 
 
 def missing_files(root: Path) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 import doc_rules
+import module_map
 from tree import copy_tree
 
 
@@ -88,6 +90,88 @@ def test_a_wrong_decision_number_is_caught(tree: Path, file: str, text: str, pro
     assert found.startswith(problem)
 
 
+def test_the_index_of_decisions_lists_each_by_its_title(repository: Path) -> None:
+    assert list(doc_rules.index_problems(repository)) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        (
+            "- [0005](0005",
+            "[0005](0005",
+            "0005-radix-tree-over-runs.md: not in the index as '0005: The prefix",
+        ),
+        ("- [0005](0005-", "- [0005](0006-", "0005-radix-tree-over-runs.md: not in the index as '0005: "),
+        ("host arena places", "host arena puts", "0012-best-fit-on-the-host.md: not in the index as '0012: "),
+    ],
+)
+def test_a_decision_that_the_index_does_not_have_is_caught(
+    tree: Path, old: str, new: str, problem: str
+) -> None:
+    index = tree / "docs" / "decisions" / doc_rules.INDEX
+    text = index.read_text(encoding="utf-8")
+    assert old in text
+    index.write_text(text.replace(old, new), encoding="utf-8")
+    assert next(doc_rules.index_problems(tree)).startswith(problem)
+
+
+def test_the_guide_to_adapters_asks_for_every_capability(repository: Path) -> None:
+    from dataclasses import fields
+
+    from kvcrucible.contract.capabilities import Capabilities
+
+    guide = (repository / "docs" / "adapters.md").read_text(encoding="utf-8")
+    asked = re.findall(r"^   \| `(\w+)` \|", guide, re.MULTILINE)
+    assert sorted(asked) == sorted(field.name for field in fields(Capabilities) if field.name != "engine")
+
+
+def test_every_page_says_for_whom_it_is_and_what_it_answers(repository: Path) -> None:
+    assert len(list(doc_rules.selected(repository, doc_rules.PAGES))) >= 12
+    assert list(doc_rules.pages_that_do_not_say(repository)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "silent"),
+    [
+        ("# A\n\n**For** all.\n**Answers** nothing.\n\n## B\n", False),
+        ("# A\n\n**For** all.\n\n## B\n\n**Answers** too late.\n", True),
+        ("# A\n\nText.\n", True),
+    ],
+)
+def test_a_page_that_does_not_say_is_caught(tmp_path: Path, text: str, silent: bool) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text(text, encoding="utf-8")
+    assert list(doc_rules.pages_that_do_not_say(tmp_path)) == (["docs/a.md"] if silent else [])
+
+
+def test_the_module_map_is_what_the_modules_say(repository: Path) -> None:
+    page = (repository / module_map.PAGE).read_text(encoding="utf-8")
+    assert page == module_map.module_map(repository), "python tests/repository/module_map.py --write"
+
+
+def test_the_reading_order_of_the_engine_leaves_no_module_out(repository: Path) -> None:
+    linked = set(re.findall(r"\]\(engine/(\w+\.py)\)", (repository / "ARCHITECTURE.md").read_text("utf-8")))
+    there = {path.name for path in (repository / "src" / "kvcrucible" / "engine").glob("*.py")} - {
+        "__init__.py"
+    }
+    assert len(there) > 25
+    assert there - linked == set()
+
+
+def test_a_module_that_the_map_does_not_have_is_caught(tree: Path) -> None:
+    before = module_map.module_map(tree)
+    planted = tree / "src" / "kvcrucible" / "engine" / "planted.py"
+    planted.write_text('"""What is planted\nhere.  And more."""\n', encoding="utf-8")
+    after = module_map.module_map(tree)
+    assert set(after.splitlines()) - set(before.splitlines()) == {
+        "- [planted.py](../engine/planted.py): What is planted here"
+    }
+    planted.write_text("X = 1\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="without a docstring"):
+        module_map.module_map(tree)
+
+
 def test_every_cited_section_of_the_design_exists(repository: Path) -> None:
     from kvcrucible.contract.semantics import ROWS
     from kvcrucible.invariants.registry import INVARIANTS
@@ -141,6 +225,31 @@ def test_the_glossary_defines_what_its_index_lists(repository: Path) -> None:
 def test_a_gap_in_the_glossary_is_caught(index: str, body: str, problems: list[str]) -> None:
     text = f"# Glossary\n\n## Index\n\n{index}\n\n## Words\n\n{body}\n"
     assert list(doc_rules.glossary_problems(text)) == problems
+
+
+def test_every_word_that_commands_count_by_is_in_the_glossary(repository: Path) -> None:
+    from kvcrucible.contract.errors import RefusalKind
+    from kvcrucible.contract.operations import AdmissionMode, TransferOutcome, WaitingKind
+    from kvcrucible.fuzz.faults.coverage import Standing
+    from kvcrucible.fuzz.faults.run import Verdict
+    from kvcrucible.fuzz.mutants.verdicts import MutantVerdict
+
+    text = (repository / "GLOSSARY.md").read_text(encoding="utf-8")
+    said = {*re.findall(r"`([^`]+)`", text), *re.findall(r"\*\*([^*]+)\*\*", text)}
+    printed = {
+        word.value
+        for kind in (
+            RefusalKind,
+            WaitingKind,
+            AdmissionMode,
+            TransferOutcome,
+            Standing,
+            Verdict,
+            MutantVerdict,
+        )
+        for word in kind
+    }
+    assert printed - said == set()
 
 
 def test_every_file_that_a_document_names_exists(repository: Path) -> None:

@@ -1,0 +1,1 @@
+"""Engines to learn from; ``docs/adapters.md`` goes through them.  No part of the package."""
