@@ -115,8 +115,8 @@ class Returns(Moving):
             some = left[1 - route.release :][:1]
             self.take(*(Pin(one) for one in some if one in model.continuations()))
         self.fill(route)
-        if route.keep and not route.cut:
-            # Once more, so that what has sunk may have to make room for what sinks now.
+        if route.keep:
+            # Once more, so that what has sunk may have to make room for what sinks now, and no copy goes twice.
             self.fill(route)
 
     def fill(self, route: Route) -> None:

@@ -7,11 +7,22 @@ Each is a situation that single steps meet only by an accident of sizes, so size
 from __future__ import annotations
 
 from kvcrucible.contract.config import pages_for
-from kvcrucible.contract.operations import Cancel, Checkpoint, Finish, Fork, Pin, Release, Schedule, Submit
+from kvcrucible.contract.operations import (
+    Cancel,
+    Checkpoint,
+    Finish,
+    Fork,
+    Pin,
+    Release,
+    Schedule,
+    Submit,
+    Truncate,
+)
 from kvcrucible.contract.tokens import canonical, prefix, run
 from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.backfill_rules import BackfillRules
 from kvcrucible.fuzz.draws import SOURCES
+from kvcrucible.fuzz.host_rules import hosted
 from kvcrucible.fuzz.offers import can
 from kvcrucible.fuzz.ruling import precondition, rule
 
@@ -44,12 +55,7 @@ class TightRules(BackfillRules):
         sequence = self.fresh(source, min(pages, most) * size)
         if sequence is None:
             return
-        held = pages_for(model.frontier(sequence), size)
-        # What one request cannot take, others do.
-        for name in range(MOST_FILLERS):
-            spare = model.available_pages()[0] + held - most
-            if spare <= 0 or self.reserved(name, min(spare, most)) is None:
-                break
+        self.filled(max(0, most - pages_for(model.frontier(sequence), size)))
         self.take(Finish(sequence))
         for _ in range(twins):
             alive = set(model.sequences())
@@ -131,6 +137,62 @@ class TightRules(BackfillRules):
         self.take(Submit(run(source, 720, 1), last * size - 1), Schedule())
         self._let_the_head_start()
 
+    @can("Cancel", "Demote", "Finish", "Fork", "Pin", "Release", "Truncate", there=hosted)
+    @rule(
+        pages=st.integers(1, 4),
+        back=st.integers(1, 200),
+        left=st.sampled_from((0, 1, 2)),
+        edge=st.booleans(),
+        keep=st.booleans(),
+        source=st.sampled_from(SOURCES),
+    )
+    def cut_what_moves_in_a_full_pool(
+        self, pages: int, back: int, left: int, edge: bool, keep: bool, source: int
+    ) -> None:
+        """Cut the last who holds what is on its way to Host, at the edge of a page or inside, where as many pages are
+        left as decide whether it can have those that it gives back.
+        """
+        model, size = self.lock.model, self.page_size
+        if size == 1 or not self.emptied():
+            return
+        sequence = self.fresh(source, min(pages, self.most_pages) * size)
+        if sequence is None:
+            return
+        self.filled(left)
+        if not self.sent_down(sequence, keep):
+            return
+        frontier = model.frontier(sequence)
+        child = self.last_child(sequence, frontier, 0)
+        if child is not None:
+            position = frontier - 1 - back % frontier
+            self.take(Truncate(child, position // size * size if edge else position))
+        self.settle()
+
+    @can("Cancel", "Demote", "Finish", "Pin", "Release", "Schedule", there=hosted)
+    @rule(
+        pages=st.integers(1, 4),
+        first=st.integers(1, 4),
+        beyond=st.sampled_from((1, 1, 1, 0, 2)),
+        source=st.sampled_from(SOURCES),
+    )
+    def take_what_has_a_copy(self, pages: int, first: int, beyond: int, source: int) -> None:
+        """Fill a pool but for what copies of a continuation on Host take on Device, take those in two parts, and ask
+        for more than there is.
+        """
+        if not self.emptied():
+            return
+        sequence = self.fresh(source, min(pages, self.most_pages) * self.page_size)
+        if sequence is None:
+            return
+        self.filled(0)
+        if not self.sent_down(sequence, keep=True):
+            return
+        self.settle()
+        room = self.lock.model.available_pages()[0]
+        for name, wanted in ((MOST_FILLERS, min(first, room)), (MOST_FILLERS + 1, room - first + beyond)):
+            if 0 < wanted <= self.most_pages:
+                self.reserved(name, wanted)
+
     # -- what they share -----------------------------------------------------------------------------------------------
 
     @property
@@ -162,6 +224,13 @@ class TightRules(BackfillRules):
             Submit(run(0, 760 + 10 * name, 1), pages * self.page_size - 1), patient=False, prefill=False
         )
         return self.newest(alive)
+
+    def filled(self, left: int) -> None:
+        """Start sequences that are promised all pages but ``left``, as far as so many sequences can be."""
+        for name in range(MOST_FILLERS):
+            spare = self.lock.model.available_pages()[0] - left
+            if spare <= 0 or self.reserved(name, min(spare, self.most_pages)) is None:
+                break
 
     def _let_the_head_start(self) -> None:
         """End everybody but those who passed, so that the head starts beside them; then clear up."""
