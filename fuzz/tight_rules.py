@@ -141,7 +141,7 @@ class TightRules(BackfillRules):
     @rule(
         pages=st.integers(1, 4),
         back=st.integers(1, 200),
-        left=st.sampled_from((0, 1, 2)),
+        left=st.sampled_from((1, 2, 3, 0)),
         edge=st.booleans(),
         keep=st.booleans(),
         source=st.sampled_from(SOURCES),
@@ -149,16 +149,18 @@ class TightRules(BackfillRules):
     def cut_what_moves_in_a_full_pool(
         self, pages: int, back: int, left: int, edge: bool, keep: bool, source: int
     ) -> None:
-        """Cut the last who holds what is on its way to Host, at the edge of a page or inside, where as many pages are
-        left as decide whether it can have those that it gives back.
+        """Cut the last who holds what is on its way to Host, at the edge of a page or inside, where no page is free and
+        as many can be had as decide whether it gets those that it cannot give back: by a release, and by that alone.
         """
         model, size = self.lock.model, self.page_size
         if size == 1 or not self.emptied():
             return
         sequence = self.fresh(source, min(pages, self.most_pages) * size)
-        if sequence is None:
+        yielding = None if not left else self.fresh(source + 1, min(left, self.most_pages) * size)
+        if sequence is None or (left and yielding is None):
             return
-        self.filled(left)
+        self.take(*[Finish(one) for one in (yielding,) if one is not None])
+        self.filled(min(left, self.most_pages))
         if not self.sent_down(sequence, keep):
             return
         frontier = model.frontier(sequence)

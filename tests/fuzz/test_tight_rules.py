@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,6 +67,30 @@ def test_an_engine_that_forgets_the_pinned_is_found(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(backfill, "protected_pages", lambda engine: [0] * len(engine.pools))
     with pytest.raises(InvariantViolated, match="completion-guarantee"):
         machine_on(SMALL).pass_beside_the_pinned(beyond=1, source=0, head=1)
+
+
+PLANTED = """
+import sys
+from kvcrucible.fuzz.faults.catalogue import fault
+from kvcrucible.fuzz.faults.overlay import plant
+
+if sys.argv[1] != "none":
+    plant(fault(sys.argv[1]))
+sys.path.insert(0, sys.argv[2])
+from test_tight_rules import HOSTED, machine_on
+
+machine_on(HOSTED).cut_what_moves_in_a_full_pool(pages=3, back=20, left=3, edge=True, keep=True, source=1)
+"""
+
+
+def test_a_cut_that_counts_what_moves_is_found_where_pages_decide() -> None:
+    def ended(name: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-c", PLANTED, name, str(Path(__file__).parent)]
+        return subprocess.run(words, capture_output=True, text=True, check=False)
+
+    assert ended("none").returncode == 0
+    found = ended("cut-counts-what-moves").stderr
+    assert "cache-yields: Truncate(sequence=3, position=0): found refused, device-capacity" in found
 
 
 @given(
