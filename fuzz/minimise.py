@@ -14,8 +14,8 @@ from kvcrucible.fuzz.setting import Setting
 from kvcrucible.fuzz.steps import Step
 from kvcrucible.invariants.violation import InvariantViolated, Violation
 
-#: Runs of an example that minimising may take; examples are short, so this is never the limit in practice.
-MAX_RUNS = 400
+#: Runs of an example that minimising may take; a run of one takes milliseconds.
+MAX_RUNS = 2_000
 
 
 def minimise(

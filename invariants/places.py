@@ -21,7 +21,7 @@ from kvcrucible.invariants.checker import Scope
 class Lease:
     """One lease of a physical page: of ``page``, of a transfer in the place of ``page``, or of a fence (None).
 
-    ``ended``: nothing reads or writes through it any more.
+    ``ended``: nothing reads or writes through it any more.  ``fresh``: granted for a transfer, as what it copies to.
     """
 
     pool: int
@@ -29,6 +29,7 @@ class Lease:
     generation: int
     page: int | None
     ended: bool
+    fresh: bool = False
 
     def __str__(self) -> str:
         if self.page is None:
@@ -40,8 +41,9 @@ def transfer_leases(transfers: Iterable[TransferState]) -> Iterator[Lease]:
     """Yield what transfers hold beside the Device replicas of living pages (decision 0013)."""
     for transfer in transfers:
         for move in transfer.moves:
-            if move.dropped or (move.fresh and transfer.source is Tier.HOST):
-                yield Lease(move.pool, move.device, move.generation, move.page, move.dropped)
+            fresh = move.fresh and transfer.source is Tier.HOST
+            if move.dropped or fresh:
+                yield Lease(move.pool, move.device, move.generation, move.page, move.dropped, fresh)
 
 
 def other_leases(snapshot: Snapshot) -> list[Lease]:

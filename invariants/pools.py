@@ -164,7 +164,8 @@ class LeaseUnique(Checker):
 class LeaseGenerations(Checker):
     """Verifies: a physical page that is leased anew has a higher generation than at any lease seen before, and a lease
     that goes on keeps its generation, also where it passes from a transfer to its page, or from a page to a transfer
-    or a fence; so a handle of an earlier lease can be told from the present one.
+    or a fence; so a handle of an earlier lease can be told from the present one.  What a transfer is granted to copy to
+    is leased anew, also where the same page had a copy there that has just been given up.
 
     Does not verify: that stale handles are in fact refused; the harness tries them.  Generation −1 means that the
     engine has none to show, and is passed over.
@@ -197,7 +198,7 @@ class LeaseGenerations(Checker):
         for place, lease in new.items():
             was = old.get(place)
             previous = max(last.get(place, -1), was.generation if was is not None else -1)
-            if was is not None and was.page == lease.page:
+            if was is not None and was.page == lease.page and was.fresh >= lease.fresh:
                 if lease.generation != was.generation:
                     due = f"{was.generation}: its lease goes on"
                     yield self.mismatch(
