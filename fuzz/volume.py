@@ -271,11 +271,11 @@ class _Watch:
     def __call__(self, lock: LockStep, step: Step, outcome: Outcome | None) -> None:
         if outcome is not None and isinstance(step, Operation):
             self.species.add(species_of(step, outcome, self._before))
-            state = lock.snapshot
+            now = lock.snapshot
             # What an operation has not touched is the same object as before it.
-            if state.pages is not self._pages:
-                self._pages, self._of_pages = state.pages, of_pages(state.pages)
-            self._before = self._of_pages | of_the_rest(state)
+            if now.pages is not self._pages:
+                self._pages, self._of_pages = now.pages, of_pages(now.pages)
+            self._before = self._of_pages | of_the_rest(now)
         if self.digest is not None:
             state = [step_to_plain(step), repr(outcome), to_plain(lock.adapter.snapshot())]
             self.digest.update(json.dumps(state, sort_keys=True).encode())
