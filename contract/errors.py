@@ -132,7 +132,7 @@ class EngineLost(CrucibleError):
     that it holds may be read.
 
     No refusal: something has changed, and no later operation is carried out.  The message names the unit, or what else
-    was queued last before the failure became known, or the operation that stopped half done (decision 0032).
+    was queued last before the failure became known, or the operation that stopped half done (decision 0030).
     """
 
 

@@ -61,7 +61,7 @@ class Engine:
     yields first when room is made; None builds the one that the configuration names.  ``pool`` builds the page pool of
     each specification, so that free pages may be granted in another order (:mod:`kvcrucible.engine.free_pages`).  Once
     an effect on the compute stream has failed, or could not be queued, or the device is gone, or an operation has
-    stopped half done (decision 0032), every operation raises ``EngineLost``, which is no refusal (decision 0013).
+    stopped half done (decision 0030), every operation raises ``EngineLost``, which is no refusal (decision 0013).
 
     ``touched`` collects what operations changed, until whoever watches replaces its contents with
     :func:`kvcrucible.engine.observe.drain`.  ``evicted``: continuations that the last operation released to make room.

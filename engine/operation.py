@@ -1,6 +1,6 @@
 """What every public operation of an engine begins with, and what becomes of the engine where one is cut short.
 
-An operation ends in one of four ways (DESIGN 4.13, decision 0032):
+An operation ends in one of four ways (DESIGN 4.13, decision 0030):
 
 1. it takes full effect;
 2. it raises a ``Refusal``: nothing has changed;

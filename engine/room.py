@@ -83,7 +83,7 @@ class Room:
         """Tell whether the operation that ``error`` ends is to leave everything as it was.
 
         Not where it has acted, other than by a refusal, which then is one candidate's or one request's of several: what
-        was given up may be somebody else's by now, and the engine is lost (decision 0032).
+        was given up may be somebody else's by now, and the engine is lost (decision 0030).
         """
         if not isinstance(error, Exception) or self._engine.stream.lost:
             return False

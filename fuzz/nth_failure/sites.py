@@ -49,7 +49,7 @@ OF_A_TRANSFER = frozenset({Site.COPY_DOWN, Site.COPY_UP, Site.COPY_QUEUE, Site.P
 LOSING = frozenset({Site.TAIL_COPY, Site.TABLE_UPLOAD, Site.COMPUTE_QUEUE})
 
 #: What is no failure that anybody knows of: it reaches the caller, and either nothing has changed or the engine is lost
-#: (decision 0032).
+#: (decision 0030).
 UNFORESEEN = frozenset({Site.COPY_ERROR, Site.EFFECT_ERROR, Site.POLICY_ERROR})
 
 

@@ -1,4 +1,4 @@
-"""An error that nobody has foreseen changes nothing, or ends the engine, wherever it strikes (decision 0032).
+"""An error that nobody has foreseen changes nothing, or ends the engine, wherever it strikes (decision 0030).
 
 Verifies by hand what was found wrong once, and the cases that drawn cells do not reach.  Every copy, effect and call of
 a policy of small workloads fails in tests/nth_failure, copies by name in tests/host/test_transfer_failures.py.
