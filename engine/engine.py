@@ -243,6 +243,7 @@ class Engine:
         dropped = [page for space in record.spaces for page in space.cut_drops(position)]
         with make_room(self, asked, need, dropped):
             cuts = begin_cut_bundle(self.pools, self.ledger, record, position)
+            self.acted = True
         record.marks = self.cache.unmark_beyond(record.marks, position)
         end_cut_bundle(self.ledger, self.tables, record, cuts, self.copy_columns)
         self.cache.restamp(record.marks, record.spaces)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kvcrucible.contract.errors import Refusal
 from kvcrucible.contract.snapshot import Tier
 from kvcrucible.engine.host.slots import HostSlot
 from kvcrucible.engine.pages import LogicalPage
@@ -119,14 +120,18 @@ def make_host_room(engine: Engine, room: HostRoom) -> None:
     if not (room.copies or room.victims):
         return
     engine.acted = True
-    for _, found in room.copies:
-        # A page that two of them hold has lost its copy with the first.
-        host.give_up_copies([page for page in found if not page.only_on_device])
-    for kept in room.victims:
-        engine.cache.policy.yields(kept)
-        engine.cache.release(kept)
-        engine.evicted.append(kept.continuation)
-        engine.work.continuations_evicted += 1
+    try:
+        for _, found in room.copies:
+            # A page that two of them hold has lost its copy with the first.
+            host.give_up_copies([page for page in found if not page.only_on_device])
+        for kept in room.victims:
+            engine.cache.policy.yields(kept)
+            engine.cache.release(kept)
+            engine.evicted.append(kept.continuation)
+            engine.work.continuations_evicted += 1
+    except Refusal as error:
+        # Half the room is made and cannot be unmade: a mistake of the engine's own, and no answer to what it was asked.
+        raise AssertionError(f"room on Host: {error}") from error
 
 
 def _residency(engine: Engine) -> Residency:

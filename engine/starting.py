@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvcrucible.contract.errors import BadArgument, DeviceCapacity, HostGeometry, WrongState
+from kvcrucible.contract.errors import BadArgument, DeviceCapacity, HostGeometry, Refusal, WrongState
 from kvcrucible.contract.operations import AdmissionMode, Admitted, Identity, Waiting, WaitingKind
 from kvcrucible.contract.tokens import Tokens, prefix
 from kvcrucible.engine import admission, guards, relief, returning
@@ -139,10 +139,14 @@ def activate(
 
     Raises what a failing promise or grant is refused with, and then nothing has changed.
     """
-    engine.acted = True
-    bundle = start_bundle(
-        engine.pools, engine.ledger, engine.cache, sequence, plan, limit, engine.copy_columns
-    )
+    before, engine.acted = engine.acted, True
+    try:
+        bundle = start_bundle(
+            engine.pools, engine.ledger, engine.cache, sequence, plan, limit, engine.copy_columns
+        )
+    except Refusal:
+        engine.acted = before
+        raise
     row = engine.rows.lease(sequence)
     engine.sequences[sequence] = Sequence(
         sequence,

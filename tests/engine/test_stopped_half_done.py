@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kvcrucible.contract.config import EngineConfig, HostSpec, PoolSpec
-from kvcrucible.contract.errors import BadArgument, EngineLost
+from kvcrucible.contract.errors import BadArgument, DeviceCapacity, EngineLost
 from kvcrucible.contract.operations import Prefill, WaitingKind
 from kvcrucible.contract.planes import PlaneSpec
 from kvcrucible.contract.profiles import PROFILES, Geometry
@@ -235,3 +235,46 @@ def test_copies_of_which_nobody_knows_whether_they_run_end_the_engine() -> None:
     with pytest.raises(RuntimeError, match="unwell"):
         e.demote(one)
     lost(e, "copies of transfer 0 may still be under way")
+
+
+@pytest.mark.parametrize("at", ["unmark_beyond", "restamp"])
+def test_an_error_in_the_middle_of_a_cut_ends_the_engine(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing had to be released for the cut, and its pages have moved all the same."""
+    e = Engine(config(8))
+    sequence = e.submit(run(0, 0, 10), 0)
+    e.schedule()
+    e.end_unit(e.begin_unit([Prefill(sequence, 10)]))
+    e.checkpoint(sequence)
+    monkeypatch.setattr(e.cache, at, unwell)
+    with pytest.raises(RuntimeError, match="unwell"):
+        e.truncate(sequence, 5)
+    lost(e, "truncate stopped half done")
+
+
+def test_a_refusal_while_host_room_is_made_is_no_answer_and_ends_the_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    e, _, _ = sinking_into_room_made_on_host()
+    monkeypatch.setattr(e.cache, "release", refusing)
+    with pytest.raises(AssertionError, match="room on Host: bad-argument"):
+        e.schedule()
+    lost(e, "schedule stopped half done")
+
+
+def test_a_promise_that_is_refused_leaves_an_engine_that_has_not_acted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An error that nobody has foreseen, behind a start that came to nothing, changes nothing either."""
+    e = Engine(config(8))
+    sequence = e.submit(run(0, 0, 4), 0)
+    before = snapshot(e)
+
+    def no_rows(*_: Any) -> None:
+        raise DeviceCapacity("pages", "none", "wait")
+
+    monkeypatch.setattr("kvcrucible.engine.starting.start_bundle", no_rows)
+    assert e.schedule().waiting is not None
+    assert not e.acted
+    assert snapshot(e) == before
+    monkeypatch.undo()
+    assert [one.sequence for one in e.schedule().admitted] == [sequence]
