@@ -10,12 +10,13 @@ together.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -99,10 +100,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class MatrixReport:
-    """All configurations, in the order of the plan."""
+    """All configurations, in the order of the plan.  ``interrupted``: somebody ended the run before its end."""
 
     plan: MatrixPlan
     cells: tuple[Cell, ...]
+    interrupted: bool = False
 
     @property
     def pairs(self) -> Counter[Pair]:
@@ -131,9 +133,15 @@ class MatrixReport:
     def status(self) -> ExitStatus:
         """Return the exit status: 0 only where every configuration held and no pair and no goal is missing."""
         statuses = {cell.status for cell in self.cells}
-        for worst in (ExitStatus.VIOLATION, ExitStatus.INTERNAL, ExitStatus.NOT_RUN, ExitStatus.INCONCLUSIVE):
+        if ExitStatus.VIOLATION in statuses:
+            return ExitStatus.VIOLATION
+        if self.interrupted:
+            return ExitStatus.INTERRUPTED
+        for worst in (ExitStatus.INTERNAL, ExitStatus.NOT_RUN):
             if worst in statuses:
                 return worst
+        if not all(cell.held for cell in self.cells):
+            return ExitStatus.INCONCLUSIVE
         short = any(cell.report is None or cell.report["examples"] < LEAST_EXAMPLES for cell in self.cells)
         incomplete = short or self.missing_pairs() or self.missed_goals()
         return ExitStatus.INCONCLUSIVE if incomplete else ExitStatus.HELD
@@ -147,31 +155,40 @@ def run_matrix(
 ) -> MatrixReport:
     """Run every configuration, at most ``jobs`` and no more than this process has cores at a time.
 
-    ``on_done`` is called as each is through, in whatever order.  Interruption returns what was found until then: what
-    was not through counts as not run.  Raises ``InputError`` where ``plan.out`` cannot be written.
+    ``on_done`` is called as each is through, in whatever order.  Interruption ends the children, too, and returns what
+    was found until then: what was not begun counts as not run.  Raises ``InputError`` where ``plan.out`` cannot be
+    written.
     """
+    children: set[subprocess.Popen[str]] = set()
+    interrupted = False
     cells = [
         Cell(configuration, plan.seed + number, ExitStatus.NOT_RUN, 0.0, None, "interrupted")
         for number, configuration in enumerate(plan.configurations)
     ]
     _keep(plan, cells)
     pool = ThreadPoolExecutor(max(1, min(jobs, usable_cores())))
+    running: dict[Future[Cell], int] = {}
     try:
-        running = {
-            pool.submit(run_cell, plan, cell.configuration, cell.seed): number
-            for number, cell in enumerate(cells)
-        }
+        for number, cell in enumerate(cells):
+            running[pool.submit(run_cell, plan, cell.configuration, cell.seed, children)] = number
         for done in as_completed(running):
             cells[running[done]] = done.result()
             _keep(plan, cells)
             if on_done is not None:
                 on_done(done.result())
     except KeyboardInterrupt:
-        # The children were interrupted from the same keyboard, and end by themselves.
-        pass
+        interrupted = True
     finally:
-        pool.shutdown(cancel_futures=True)
-    return MatrixReport(plan, tuple(cells))
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in list(children):
+            # At a keyboard they have heard of it already; from elsewhere only this process has.
+            child.send_signal(signal.SIGINT)
+        pool.shutdown()
+    for future, number in running.items():
+        if not future.cancelled():
+            cells[number] = future.result()
+    _keep(plan, cells)
+    return MatrixReport(plan, tuple(cells), interrupted)
 
 
 def _keep(plan: MatrixPlan, cells: Sequence[Cell]) -> None:
@@ -179,18 +196,24 @@ def _keep(plan: MatrixPlan, cells: Sequence[Cell]) -> None:
         write_json(plan.out / KEPT, matrix_to_plain(MatrixReport(plan, tuple(cells))))
 
 
-def run_cell(plan: MatrixPlan, configuration: Configuration, seed: int) -> Cell:
-    """Run one configuration's campaign in a child process."""
+def run_cell(
+    plan: MatrixPlan, configuration: Configuration, seed: int, children: set[subprocess.Popen[str]]
+) -> Cell:
+    """Run one configuration's campaign in a child process, which is among ``children`` as long as it runs."""
     began = time.perf_counter()
-    try:
-        done = subprocess.run(
-            command(plan, configuration, seed),
-            capture_output=True, text=True, check=False, timeout=SECONDS_PER_EXAMPLE * plan.examples,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        seconds = time.perf_counter() - began
-        return Cell(configuration, seed, ExitStatus.INTERNAL, seconds, None, "it did not end in time")
-    return judged(configuration, seed, done.returncode, done.stdout, done.stderr, time.perf_counter() - began)
+    with subprocess.Popen(
+        command(plan, configuration, seed), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        children.add(child)
+        try:
+            out, err = child.communicate(timeout=SECONDS_PER_EXAMPLE * plan.examples)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            seconds = time.perf_counter() - began
+            return Cell(configuration, seed, ExitStatus.INTERNAL, seconds, None, "it did not end in time")
+        finally:
+            children.discard(child)
+    return judged(configuration, seed, child.returncode, out, err, time.perf_counter() - began)
 
 
 def command(plan: MatrixPlan, configuration: Configuration, seed: int) -> Sequence[str]:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -125,17 +129,25 @@ def test_one_configuration_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
 def test_what_was_through_before_an_interruption_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def held(plan: MatrixPlan, configuration: Configuration, seed: int) -> Cell:
+    first = PLAN.configurations[0]
+
+    def held(plan: MatrixPlan, configuration: Configuration, seed: int, children: object) -> Cell:
+        if configuration != first:
+            begun.wait(60)
         return Cell(configuration, seed, ExitStatus.HELD, 1.0, FULL)
 
+    begun = threading.Event()
+
     def stop(cell: Cell) -> None:
+        begun.set()
         raise KeyboardInterrupt
 
     monkeypatch.setattr("kvcrucible.fuzz.matrix.run_cell", held)
     report = run_matrix(MatrixPlan(out=tmp_path), 1, stop)
-    assert [cell.held for cell in report.cells].count(True) == 1
+    # What was running beside it has its end told as well.
+    assert 1 <= [cell.held for cell in report.cells].count(True) <= 2
     assert {cell.note for cell in report.cells if not cell.held} == {"interrupted"}
-    assert report.status() is ExitStatus.NOT_RUN
+    assert report.status() is ExitStatus.INTERRUPTED
     kept = json.loads((tmp_path / KEPT).read_text("utf-8"))["configurations"]
     assert [one["status"] for one in kept] == [cell.status.value for cell in report.cells]
 
@@ -146,6 +158,33 @@ def test_a_part_of_a_campaign_is_not_held_to_its_goals() -> None:
     assert report.missed(), "one rule an example reaches little"
     assert report.cut_short is None
     assert report.tally.examples < 2 * GOALS_FROM_EXAMPLES
+
+
+@pytest.mark.torch
+def test_an_interruption_of_the_command_alone_ends_its_children(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    words = [sys.executable, "-m", "kvcrucible", "fuzz", "--matrix", "--out", str(tmp_path)]
+    with subprocess.Popen(words, start_new_session=True, stderr=subprocess.PIPE, text=True) as running:
+        children: list[str] = []
+        while not children:
+            assert running.poll() is None
+            time.sleep(0.05)
+            # Each thread has children of its own.
+            lists = Path(f"/proc/{running.pid}/task").glob("*/children")
+            every = [child for one in lists for child in one.read_text().split()]
+            children = [child for child in every if "--depth" in words_of(child)]
+        os.kill(running.pid, signal.SIGINT)
+        running.communicate(timeout=120)
+    assert running.returncode == ExitStatus.INTERRUPTED
+    assert not any("--depth" in words_of(child) for child in children)
+
+
+def words_of(process: str) -> str:
+    """Return a process's command line, nothing for one that is no more."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text()
+    except OSError:
+        return ""
 
 
 def test_the_command_line_takes_no_choice_beside_the_matrix() -> None:
