@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from importlib import import_module
 from typing import Any
 
@@ -52,26 +53,23 @@ class ForkServer:
     def __init__(self, module: str) -> None:
         self._module = module
         self._process: subprocess.Popen[str] | None = None
+        self._closed = False
+        # Whoever closes it may be another thread than the one that asks.
+        self._lock = threading.Lock()
 
     def __enter__(self) -> ForkServer:
         """Return itself; nothing is started yet."""
         return self
 
     def __exit__(self, *ignored: object) -> None:
-        """End it, and what it has forked."""
+        """End it for good, and what it has forked."""
+        with self._lock:
+            self._closed = True
         self._end()
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to a request; raises ``CrucibleError`` where the server is gone."""
-        process = self._process
-        if process is None:
-            process = self._process = subprocess.Popen(
-                [sys.executable, "-m", self._module],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-            )
+        """Return the answer to a request; raises ``CrucibleError`` where the server is gone, or is closed."""
+        process = self._started()
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -81,14 +79,31 @@ class ForkServer:
         except (BrokenPipeError, ValueError):
             # A pipe is closed too where another thread has ended the server meanwhile.
             told = ""
-        if not told:
+        try:
+            answer: dict[str, Any] = json.loads(told)
+        except ValueError:
+            # Nothing, or half a line: it has ended as it wrote.
             self._end()
-            raise CrucibleError(f"the fork server ended with status {process.wait()}")
-        answer: dict[str, Any] = json.loads(told)
+            raise CrucibleError(f"the fork server ended with status {process.wait()}") from None
         return answer
 
+    def _started(self) -> subprocess.Popen[str]:
+        with self._lock:
+            if self._closed:
+                raise CrucibleError("the fork server is closed")
+            if self._process is None:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", self._module],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    start_new_session=True,
+                )
+            return self._process
+
     def _end(self) -> None:
-        process, self._process = self._process, None
+        with self._lock:
+            process, self._process = self._process, None
         if process is None:
             return
         # Its children are in its group.

@@ -23,24 +23,31 @@ def serve(requests: TextIO, answers: TextIO) -> None:
     preload()
     for line in requests:
         request = json.loads(line)
-        answers.write(json.dumps(answer(request["arguments"], request["seconds"])) + "\n")
+        answers.write(json.dumps(answer(request["arguments"], request["seconds"], requests.fileno())) + "\n")
         answers.flush()
 
 
-def answer(arguments: list[str], seconds: float) -> dict[str, Any]:
-    """Run one child to its end, or for so many ``seconds``."""
+def answer(arguments: list[str], seconds: float, requests: int) -> dict[str, Any]:
+    """Run one child to its end, or for so many ``seconds``.
+
+    It ends with this process where the descriptor ``requests`` can be read meanwhile: whoever asks waits for an answer
+    before the next request, so that nobody is there any more.
+    """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         child = os.fork()
         if not child:
             _be_the_child(arguments, out, err)
         ended = os.pidfd_open(child)
         try:
-            in_time, _, _ = select.select([ended], [], [], seconds)
+            ready, _, _ = select.select([ended, requests], [], [], seconds)
         finally:
             os.close(ended)
+        in_time = ended in ready
         if not in_time:
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
+        if requests in ready and not in_time:
+            raise SystemExit(f"nobody waits for {' '.join(arguments)} any more")
         returncode = os.waitstatus_to_exitcode(status) if in_time else None
         return {"returncode": returncode, "stdout": _text(out), "stderr": _text(err)}
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +82,36 @@ def test_a_server_that_is_gone_loses_one_trial_and_starts_again(server: ForkServ
 def test_an_answer_that_is_none_names_how_the_server_ended() -> None:
     with ForkServer("kvcrucible.no_such_module") as server, pytest.raises(CrucibleError, match="status 1"):
         server.ask({})
+
+
+def test_a_server_that_is_closed_does_not_start_again() -> None:
+    with ForkServer(SERVER) as server:
+        pass
+    with pytest.raises(CrucibleError, match="closed"):
+        server.ask({})
+
+
+def test_half_an_answer_is_the_end_of_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "half_a_server.py").write_text("input(); print('{\"returncode\": 0', end='', flush=True)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with ForkServer("half_a_server") as server, pytest.raises(CrucibleError, match="ended with status"):
+        server.ask({})
+
+
+def test_a_child_ends_with_whoever_asked_for_it() -> None:
+    words = [sys.executable, "-m", SERVER]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdin is not None
+        request = {"arguments": ["none", "--raw", "99999"], "seconds": 600.0}
+        running.stdin.write(json.dumps(request) + "\n")
+        running.stdin.flush()
+        family = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        while not (children := family.read_text().split()):
+            assert running.poll() is None
+            time.sleep(0.02)
+        running.stdin.close()
+        assert running.wait(60) != 0
+    assert not Path(f"/proc/{children[0]}").exists()
 
 
 def test_many_at_a_time_come_back_in_order() -> None:
