@@ -53,13 +53,19 @@ def print_runs(done: Sequence[FaultRun], sums: dict[str, Any]) -> None:
             screen.print(f"{safe(one.fault)}: {safe(one.note)}")
         if one.fired and not one.expected:
             screen.print(f"{safe(one.fault)}: told by none of the invariants that the catalogue names")
-    figures = ""
-    if sums["killed"]:
-        figures = f"; median examples to detection {sums['median_examples']:g}"
-        if sums["median_length"] is not None:
-            figures += f", median minimal length {sums['median_length']:g}, longest {sums['longest']}"
     crashed = f", {sums['by_crash_alone']} of them by a crash alone" if sums["by_crash_alone"] else ""
-    screen.print(f"[bold]killed {sums['killed']} of {sums['runs']}[/bold]{crashed}{figures}")
+    screen.print(f"[bold]killed {sums['killed']} of {sums['runs']}[/bold]{crashed}")
+    for driver, figures in sums["by_driver"].items():
+        if not figures["killed"]:
+            continue
+        line = (
+            f"{driver}: killed {figures['killed']}, median tries to detection {figures['median_examples']:g}"
+        )
+        if figures["median_steps"] is not None:
+            line += f", steps {figures['median_steps']:g}"
+        if figures["median_length"] is not None:
+            line += f"; median minimal length {figures['median_length']:g}, longest {figures['longest']}"
+        screen.print(line)
 
 
 def print_unchanged(held: Sequence[FaultRun]) -> None:

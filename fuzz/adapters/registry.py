@@ -28,10 +28,13 @@ def builder_of(engine: str) -> Callable[[Setting], EngineAdapter]:
     """Return what builds ``engine``, be it one under test or one of the judge's own; raises ``InputError`` for an
     unknown one.
     """
-    # Engines that exist for the sake of the judge are built on those here.
-    from kvcrucible.fuzz.cheaters.registry import judges_own
+    builder = ENGINES.get(engine)
+    if builder is None:
+        # Engines that exist for the sake of the judge are built on those here, and are none of a child's business in
+        # which one of those is judged.
+        from kvcrucible.fuzz.cheaters.registry import judges_own
 
-    builder = ENGINES.get(engine) or judges_own(engine)
+        builder = judges_own(engine)
     if builder is None:
         raise unknown_engine(engine)
     return builder
@@ -41,12 +44,12 @@ def depths_of(engine: str) -> tuple[Depth, ...]:
     """Return the depths at which ``engine``, one of those here, shows what it does; raises ``InputError`` for an
     unknown one.
     """
+    builder_of(engine)
+    if engine in ENGINES:
+        return (Depth.PAYLOAD,) if engine in PAYLOAD_ONLY else tuple(Depth)
     from kvcrucible.fuzz.cheaters.cheats import CHEATS
     from kvcrucible.fuzz.cheaters.orders import ORDERS
 
-    builder_of(engine)
-    if engine in PAYLOAD_ONLY:
-        return (Depth.PAYLOAD,)
     if engine in CHEATS:
         return (CHEATS[engine].depth,)
     return (Depth.LEDGER,) if engine in ORDERS else tuple(Depth)

@@ -65,7 +65,8 @@ PLANNER = "planner"
 #: What an engine raises that was changed by a fault which is itself written wrongly: such a kill shows nothing.  A
 #: missing object is another matter, since not to have made one may well be the fault.
 _WRITTEN_WRONGLY = re.compile(
-    r"raised (?:NameError|UnboundLocalError|ImportError|SyntaxError|AttributeError: '(?!NoneType'))"
+    r"raised (?:NameError|UnboundLocalError|ImportError|SyntaxError|"
+    r"AttributeError: (?:module |type object |'[A-Z](?!oneType')\w*' object))"
 )
 
 #: Characters of a lost child's last words that are kept.
@@ -302,19 +303,32 @@ def _kernel_run(blank: FaultRun, trial: Trial, target: str) -> FaultRun:
 
 def totals(runs: Sequence[FaultRun]) -> dict[str, Any]:
     """Return campaigns, how many of them killed, how many of those by a crash of the engine alone, and the medians over
-    the kills; None where nothing has the figure.
+    the kills: ``by_driver``, since a seed, an example, a kernel call and a question are no common measure.
+
+    None where nothing has the figure.
     """
     killed = [run for run in runs if run.verdict is Verdict.KILLED]
-    figures = {
-        name: [value for run in killed if (value := getattr(run, name)) is not None]
-        for name in ("examples", "steps", "length")
-    }
+    drivers = dict.fromkeys(run.driver or run.depth for run in runs)
     return {
         "runs": len(runs),
         "killed": len(killed),
         "by_crash_alone": sum(run.by_crash_alone for run in killed),
-        **{f"median_{name}": median(values) if values else None for name, values in figures.items()},
-        "longest": max(figures["length"], default=None),
+        "by_driver": {
+            driver: _figures([run for run in killed if (run.driver or run.depth) == driver])
+            for driver in drivers
+        },
+    }
+
+
+def _figures(killed: Sequence[FaultRun]) -> dict[str, Any]:
+    values = {
+        name: [value for run in killed if (value := getattr(run, name)) is not None]
+        for name in ("examples", "steps", "length")
+    }
+    return {
+        "killed": len(killed),
+        **{f"median_{name}": median(found) if found else None for name, found in values.items()},
+        "longest": max(values["length"], default=None),
     }
 
 
