@@ -106,11 +106,12 @@ def _checked(name: str, factory: Callable[[Setting], EngineAdapter]) -> Callable
             raise NotRunError(f"payload depth needs numpy: {install_remedy('engine')}, or use --depth ledger")
         try:
             adapter = factory(setting)
+            # An attribute may be a property, so that asking for it runs foreign code too.
+            problem = _problem(adapter, setting.depth)
         except (CrucibleError, OutputFailed):
             raise
         except (Exception, SystemExit) as error:
             raise InputError(f"engine {name}: building it for {setting} raised {raised(error)}") from error
-        problem = _problem(adapter, setting.depth)
         if problem is not None:
             raise InputError(f"engine {name}: {problem}")
         return adapter

@@ -93,6 +93,8 @@ def test_what_a_module_lacks_is_not_run(module: Path) -> None:
         ("def build(setting): return setting.pages", Depth.LEDGER, "raised AttributeError: "),
         ("def build(): return None", Depth.LEDGER, "raised TypeError: "),
         ("def build(setting): return A(True)", Depth.LEDGER, "A lacks execute, snapshot, drain"),
+        ("def build(setting): return C(True)", Depth.LEDGER, "raised RuntimeError: no capabilities today"),
+        ("def build(setting): return D(True)", Depth.PAYLOAD, "raised SystemExit: 0"),
         ("def build(setting): return A(False)", Depth.PAYLOAD, "payload=False; use --depth ledger"),
         (
             "def build(setting): return B(True)",
@@ -113,6 +115,19 @@ class A:
 
 class B(A):
     execute = snapshot = drain = print
+
+class C:
+    def __init__(self, payload):
+        pass
+
+    @property
+    def capabilities(self):
+        raise RuntimeError("no capabilities today")
+
+class D(B):
+    @property
+    def layers(self):
+        raise SystemExit(0)
 
 """
     module.write_text(classes + text, encoding="utf-8")
