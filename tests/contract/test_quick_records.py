@@ -80,6 +80,22 @@ def test_it_is_copied_replaced_hashed_and_matched_as_any():
             assert epoch == 2
 
 
+def test_a_subclass_is_built_as_one_of_its_own():
+    class Wider(Quick):
+        pass
+
+    class Named(Quick):
+        __slots__ = ()
+
+    for kind in (Wider, Named):
+        made = kind(1, more=[2])
+        assert type(made) is kind
+        assert [getattr(made, one.name) for one in fields(Quick)] == [1, "two", {}, [2]]
+        assert kind(1).more is not kind(1).more
+        with pytest.raises(FrozenInstanceError):
+            made.first = 2
+
+
 def test_what_is_no_plain_frozen_record_is_refused():
     @dataclass(frozen=True, slots=True)
     class Below(Plain):
