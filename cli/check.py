@@ -92,8 +92,5 @@ def _print(verdict: Verdict) -> None:
         out.print(safe(verdict.reason or ""), soft_wrap=True)
     if verdict.not_judged:
         names = ", ".join(sorted(verdict.not_judged))
-        out.print(
-            f"not judged, since the history does not show it: {len(verdict.not_judged)} ({names}); --json says why",
-            style="dim",
-            soft_wrap=True,
-        )
+        told = f"not judged: {len(verdict.not_judged)} ({names}); --json says why"
+        out.print(told, style="dim", soft_wrap=True)

@@ -73,17 +73,16 @@ def _tune(profiles: list[str]) -> None:
 
 
 def _compile(target: str, profiles: list[str]) -> KernelTable:
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    from kvcrucible.cli.console import safe, stderr_console
+    from kvcrucible.cli.console import safe
+    from kvcrucible.cli.progress import progress_bar
     from kvcrucible.perf.kernel_table import compile_table
 
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, console=stderr_console(), transient=True) as progress:
-        task = progress.add_task(f"compiling for {safe(target)}")
+    with progress_bar(spinner=True) as progress:
+        # How many there are is known once all have been compiled.
+        task = progress.add_task(f"compiling for {safe(target)}, variants", total=None)
 
         def show(done: int) -> None:
-            progress.update(task, description=f"compiling for {safe(target)}: {done} variants")
+            progress.update(task, completed=done)
 
         return compile_table(target, profiles, show)
 

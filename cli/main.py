@@ -11,8 +11,8 @@ import typer
 
 from kvcrucible import __version__
 from kvcrucible.cli.console import stderr_line, visible_end
-from kvcrucible.cli.output import OutputFailed, flush_output, give_up_output, guard_output
-from kvcrucible.contract.errors import CrucibleError, ExitStatus, InputError, NotRunError
+from kvcrucible.cli.output import flush_output, give_up_output, guard_output
+from kvcrucible.contract.errors import CrucibleError, ExitStatus, InputError, NotRunError, OutputFailed
 
 #: Modules of ``kvcrucible.cli`` that have a ``register(app)``; the order is the order of ``--help``.
 GROUPS = (

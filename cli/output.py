@@ -2,7 +2,7 @@
 
 Libraries between a command and its output turn a broken pipe into status 1, which here means that an invariant is
 broken, and leave every other failure as a traceback.  So both streams are guarded: a failed write ends the command by
-:class:`OutputFailed`, which no library takes for its own (decision 0016).
+:class:`~kvcrucible.contract.errors.OutputFailed`, which no library takes for its own (decision 0016).
 """
 
 from __future__ import annotations
@@ -11,19 +11,7 @@ import os
 import sys
 from typing import Any, TextIO, cast
 
-from kvcrucible.contract.errors import ExitStatus
-
-
-class OutputFailed(SystemExit):
-    """The command ends, since its output cannot be written; ``code`` is the status, ``reason`` None for a closed pipe.
-
-    A ``SystemExit``, so that nothing that handles the errors of engines or libraries stops it on its way.
-    """
-
-    def __init__(self, error: OSError) -> None:
-        closed = isinstance(error, BrokenPipeError)
-        self.reason = None if closed else error.strerror or str(error)
-        super().__init__(ExitStatus.OUTPUT_CLOSED if closed else ExitStatus.USAGE)
+from kvcrucible.contract.errors import OutputFailed
 
 
 class _Guarded:

@@ -10,11 +10,14 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-def progress_bar(*, spinner: bool = False, detail: bool = False) -> Progress:
+def progress_bar(
+    *, spinner: bool = False, detail: bool = False, left: bool = False, hidden: bool = False
+) -> Progress:
     """Return what shows a task's description, its bar, how many of how many, and the time so far.
 
     ``spinner``: one in front, for stretches whose length nobody knows.  ``detail``: the task's field of that name
-    behind; every task then has to have it.
+    behind; every task then has to have it.  ``left``: how long it will take still.  ``hidden``: nothing is shown at
+    all.  A task without a total shows a bar that only moves.
     """
     from rich.progress import (
         BarColumn,
@@ -23,6 +26,7 @@ def progress_bar(*, spinner: bool = False, detail: bool = False) -> Progress:
         SpinnerColumn,
         TextColumn,
         TimeElapsedColumn,
+        TimeRemainingColumn,
     )
 
     columns = (
@@ -31,6 +35,7 @@ def progress_bar(*, spinner: bool = False, detail: bool = False) -> Progress:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        *((TextColumn("left"), TimeRemainingColumn()) if left else ()),
         *((TextColumn("{task.fields[detail]}"),) if detail else ()),
     )
-    return Progress(*columns, console=stderr_console(), transient=True)
+    return Progress(*columns, console=stderr_console(), transient=True, disable=hidden)

@@ -140,30 +140,11 @@ def _collector_spared() -> Iterator[None]:
 @contextmanager
 def _progress(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
     """Show a bar of requests on a terminal's standard error; yield what sets it."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
     from kvcrucible.cli.console import stderr_console
+    from kvcrucible.cli.progress import progress_bar
 
-    console = stderr_console()
-    columns = (
-        TextColumn("replay"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("requests"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    hidden = quiet or not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
-        task = bar.add_task("replay", total=total)
+    with progress_bar(left=True, hidden=quiet or not stderr_console().is_terminal) as bar:
+        task = bar.add_task("replay, requests", total=total)
         yield lambda done: bar.update(task, completed=done)
 
 

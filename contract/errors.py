@@ -142,3 +142,16 @@ class InputError(CrucibleError):
 
 class NotRunError(CrucibleError):
     """Something optional is absent, so that the work was not done: the message says what and how to get it."""
+
+
+class OutputFailed(SystemExit):
+    """The command ends, since its output cannot be written; ``code`` is the status, ``reason`` None for a closed pipe.
+
+    A ``SystemExit``, so that nothing that handles the errors of engines or libraries stops it on its way; what handles
+    the exits of a foreign engine lets it pass (decision 0016).
+    """
+
+    def __init__(self, error: OSError) -> None:
+        closed = isinstance(error, BrokenPipeError)
+        self.reason = None if closed else error.strerror or str(error)
+        super().__init__(ExitStatus.OUTPUT_CLOSED if closed else ExitStatus.USAGE)

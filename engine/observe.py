@@ -35,8 +35,9 @@ _page_id: Callable[[LogicalPage], int] = attrgetter("page")
 #: All ids of a touched set, in the order of its fields.
 _ids_of: Callable[[Touched], tuple[set[Any], ...]] = attrgetter(*Touched.__slots__)
 
-#: A pool is mostly as it was or as it has been before, so that snapshots share its state.
-_pool = lru_cache(maxsize=4096)(PoolState)
+#: A pool is mostly as it was or as it has been before, so that snapshots share its state.  Those of every
+#: engine of the process do, so that equal numbers of two types are kept apart: what one shows is never another's.
+_pool = lru_cache(maxsize=4096, typed=True)(PoolState)
 
 
 def snapshot(engine: Engine) -> Snapshot:

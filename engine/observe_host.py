@@ -24,10 +24,11 @@ from kvcrucible.engine.pages import LogicalPage
 from kvcrucible.engine.pool import generation_of, page_of
 
 #: Device replicas have no place of their own to tell apart, so that most pages share a few equal ones.
-_device_replica = lru_cache(maxsize=4096)(ReplicaState)
+#: Numbers of two types are kept apart, since every engine of the process shares them.
+_device_replica = lru_cache(maxsize=4096, typed=True)(ReplicaState)
 
 #: Most operations leave the arena alone, so that snapshots share its totals.
-_totals = lru_cache(maxsize=4096)(HostState)
+_totals = lru_cache(maxsize=4096, typed=True)(HostState)
 
 
 def page(held: LogicalPage) -> PageState:

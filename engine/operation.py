@@ -41,7 +41,7 @@ def operation(method: Callable[Concatenate[Engine, P], T]) -> Callable[Concatena
             raise
         except BaseException as error:
             if engine.acted or not isinstance(error, Exception):
-                engine.stream.lose(f"{method.__name__} stopped half done: {error!r}")
+                engine.stream.lose(f"{method.__name__} stopped half done: {error!r}", half_done=True)
             raise
 
     return carried_out

@@ -3,7 +3,8 @@
 After every operation: the answer is compared with the reference's prediction, the counters with it; a refused
 operation must have left everything as it was; every checker of the catalogue judges the step and the state; tokens
 and frontiers are compared.  At payload depth rows are written and read back as well
-(:mod:`kvcrucible.fuzz.payload`).
+(:mod:`kvcrucible.fuzz.payload`).  An engine that ends the process (``SystemExit``), wherever it is asked, has failed:
+its status is not the campaign's.
 
 Does not verify: speed, page choice, eviction order beyond what the contract fixes, engines' parts that they do not
 show.
@@ -12,12 +13,14 @@ show.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from kvcrucible.contract.capabilities import Capabilities
+from kvcrucible.contract.errors import OutputFailed
 from kvcrucible.contract.in_words import in_words
 from kvcrucible.contract.operations import (
     Admitted,
@@ -69,6 +72,9 @@ _READ_BACK: tuple[tuple[str, frozenset[str]], ...] = (
     ("cow-isolation", frozenset({"Fork"})),
     ("token-exact-truncation", frozenset({"Truncate"})),
 )
+
+#: What an engine is doing that ends the process outside an operation.
+_SHOWING = "showing what it holds"
 
 
 @dataclass(slots=True)
@@ -123,14 +129,16 @@ class LockStep:
         # Where nobody can ask for progress, nothing waits for it.
         immediate = not setting.lagging or "Progress" not in capabilities.operations
         self.model = AccountingModel(setting.engine_config(), capabilities, immediate)
+        with _exits_judged(_SHOWING):
+            reports_touched = self.adapter.drain() is not None
+            self.snapshot = self.adapter.snapshot()
+            self._effects = EffectsJudge(self.adapter)
         self.monitor = Monitor(
-            registry.checkers(_asked(capabilities, setting)), reports_touched=self.adapter.drain() is not None
+            registry.checkers(_asked(capabilities, setting)), reports_touched=reports_touched
         )
         self._reserves, self._cuts = capabilities.reserves, "Truncate" in capabilities.operations
-        self._effects = EffectsJudge(self.adapter)
         self._fences = None if immediate else FenceJudge()
         self._pairs = PairLog(self.tally.pairs)
-        self.snapshot = self.adapter.snapshot()
         self._twin = self._payload_twin()
         self._last_cut = False
         #: Active sequences of which the last unit kept fewer tokens than it wrote.
@@ -141,6 +149,10 @@ class LockStep:
         """Take one step and judge it; returns the engine's outcome for an operation.  Raises ``InvariantViolated``."""
         self.log.append(step)
         self.tally.steps += 1
+        with _exits_judged(_SHOWING):
+            return self._take(step)
+
+    def _take(self, step: Step) -> Outcome | None:
         if isinstance(step, RunEffects):
             self._let("running device effects", partial(self._payload.run_effects, step.count))
             return None
@@ -154,6 +166,10 @@ class LockStep:
 
         The engine is left empty.  Raises ``InvariantViolated``.
         """
+        with _exits_judged(_SHOWING):
+            self._close()
+
+    def _close(self) -> None:
         supported = self.adapter.capabilities.operations
         if self._twin is not None:
             self._read_back()
@@ -198,7 +214,7 @@ class LockStep:
         """Let device effects take place; what an effect raises is the engine's fault, which queued it."""
         try:
             effects()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _engine_fault(what, error) from error
 
     # -- one operation -------------------------------------------------------------------------------------------------
@@ -246,7 +262,7 @@ class LockStep:
         if self._twin is not None and actual.refusal is None:
             try:
                 self._twin.follow(operation, actual, tokens, after)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise _engine_fault(f"writing after {in_words(operation)}", error) from error
         if actual.refusal is None and isinstance(operation, Truncate):
             self._last_cut = True
@@ -281,7 +297,7 @@ class LockStep:
         self._effects.before(operation)
         try:
             return self.adapter.execute(operation)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _engine_fault(in_words(operation), error) from error
 
     def _observe(
@@ -321,7 +337,7 @@ class LockStep:
             # A row that reads wrong makes attention wrong too; the row is the better report.
             if not violations:
                 attended = self._twin.compare_attention(self.snapshot)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _engine_fault("reading back", error) from error
         self._last_cut = False
         for judged, needs in _READ_BACK:
@@ -395,5 +411,17 @@ def _asked(capabilities: Capabilities, setting: Setting) -> Capabilities:
     return replace(capabilities, backends=backends, host=capabilities.host and setting.host_bytes is not None)
 
 
-def _engine_fault(what: str, error: Exception) -> InvariantViolated:
+@contextmanager
+def _exits_judged(what: str) -> Iterator[None]:
+    """Judge an engine that ends the process while it is looked at; what else it raises there is its adapter's error."""
+    try:
+        yield
+    except SystemExit as error:
+        raise _engine_fault(what, error) from error
+
+
+def _engine_fault(what: str, error: Exception | SystemExit) -> InvariantViolated:
+    """Return the violation; raises ``OutputFailed``, which is the command's own end."""
+    if isinstance(error, OutputFailed):
+        raise error
     return InvariantViolated([Violation(ENGINE_FAULT, f"{what} raised {raised(error)}")])

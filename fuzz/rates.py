@@ -116,9 +116,11 @@ def measure(
 
 
 def failed_to_plain(found: FailedMeanwhile, reproduction: str | None) -> dict[str, Any]:
-    """Return JSON-ready data of a measurement that is off; ``reproduction``: where the failing steps were written."""
+    """Return JSON-ready data of a measurement that is off, which has none of the keys of one that came about and so
+    another format; ``reproduction``: where the failing steps were written.
+    """
     return {
-        "format": "kvcrucible.fuzz-rates/1",
+        "format": "kvcrucible.fuzz-rates-failed/1",
         "commit": source_commit(),
         "failed": found.where,
         "failure": failure_to_plain(found.failure, reproduction),

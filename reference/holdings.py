@@ -2,7 +2,8 @@
 
 A page is an object without contents that lies in one pool.  Who holds it is seen from the lists in which it lies, and
 every counter, bytes of the host arena included, is counted afresh from those lists after each act: there is no free
-list, no page number, no reference count and no stored total that could drift.  Meant for small pools.
+list, no page number, no reference count and no total that an act adds to.  The last count is kept until the next act,
+which drops it before it changes anything (:meth:`Holdings.about_to_change`).  Meant for small pools.
 
 Nothing here changes anything: :class:`kvcrucible.reference.books.Books` does.
 """

@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from kvcrucible.contract.errors import EngineLost, Refusal
 from kvcrucible.engine.streams.interface import Completion, DeviceStream, Effect, EffectFailed, Event
 
+#: What a lost engine is no good for any more: what its device was to write, or what it says of itself.
+_LACKING = "pages may lack the content that they are said to have: drop the engine and compute it again"
+_HALF_DONE = "its books may be half done: drop the engine"
+
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
@@ -59,9 +63,13 @@ class AnsweredStream:
         """Whether the engine is lost, so that nothing can be taken back any more."""
         return self._lost is not None
 
-    def lose(self, why: str) -> None:
-        """Note that the engine is lost, and why; the first reason stays."""
-        self._lost = self._lost or why
+    def lose(self, why: str, *, half_done: bool = False) -> None:
+        """Note that the engine is lost, and why; the first reason stays.
+
+        ``half_done``: an operation was cut short, which says nothing of the content of pages.
+        """
+        if self._lost is None:
+            self._lost = f"{why}; {_HALF_DONE if half_done else _LACKING}"
 
     def _lose(self, where: str, error: BaseException) -> None:
         what = f"at {where or 'an effect'} that could not be queued: {error}"
@@ -107,7 +115,4 @@ class AnsweredStream:
     def require_sound(self) -> None:
         """Raise ``EngineLost`` where :meth:`ask` has found a failure, or the engine was told to be lost."""
         if self._lost is not None:
-            raise EngineLost(
-                f"{self._lost}; pages may lack the content that they are said to have: drop the engine and compute it "
-                "again"
-            )
+            raise EngineLost(self._lost)

@@ -228,10 +228,9 @@ class CudaDevice:
     def __del__(self) -> None:
         """Wait for what is under way.  Called before anything that the streams hold is given up, in a cycle too."""
         if self.gone is None:
-            with suppress(
-                Exception
-            ):  # the device has failed, or the interpreter is ending: there is nobody to be told
-                for stream in self._streams.values():
+            for stream in self._streams.values():
+                # The device has failed, or the interpreter is ending: there is nobody to be told.
+                with suppress(Exception):
                     stream.drain()
 
     def next_ticket(self) -> int:

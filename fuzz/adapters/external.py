@@ -3,7 +3,8 @@
 Importing a module runs it, so a name is imported where whoever runs a campaign gave it, by :func:`use_engine` alone: a
 setting that comes out of a file is never a reason to import anything.
 
-Does not verify: that an adapter is honest; a campaign judges what it shows.
+A module or factory that ends the process (``sys.exit``) has failed like one that raises: its status says nothing of
+what a campaign found.  Does not verify: that an adapter is honest; a campaign judges what it shows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from kvcrucible.contract.capabilities import Capabilities
-from kvcrucible.contract.errors import CrucibleError, InputError, NotRunError
+from kvcrucible.contract.errors import CrucibleError, InputError, NotRunError, OutputFailed
 from kvcrucible.contract.extras import install_remedy
 from kvcrucible.fuzz.adapters import registry
 from kvcrucible.fuzz.adapters.protocol import EngineAdapter
@@ -86,7 +87,9 @@ def _imported(module: str) -> Any:
                 f"no module {lacking} in {folder} or on PYTHONPATH; start in the folder that holds it"
             ) from error
         raise NotRunError(f"{module} needs {lacking}, which is not installed here; install it") from error
-    except Exception as error:
+    except OutputFailed:
+        raise
+    except (Exception, SystemExit) as error:
         raise InputError(f"importing {module} raised {raised(error)}") from error
 
 
@@ -103,11 +106,12 @@ def _checked(name: str, factory: Callable[[Setting], EngineAdapter]) -> Callable
             raise NotRunError(f"payload depth needs numpy: {install_remedy('engine')}, or use --depth ledger")
         try:
             adapter = factory(setting)
-        except CrucibleError:
+            # An attribute may be a property, so that asking for it runs foreign code too.
+            problem = _problem(adapter, setting.depth)
+        except (CrucibleError, OutputFailed):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(f"engine {name}: building it for {setting} raised {raised(error)}") from error
-        problem = _problem(adapter, setting.depth)
         if problem is not None:
             raise InputError(f"engine {name}: {problem}")
         return adapter

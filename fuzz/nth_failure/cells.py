@@ -8,7 +8,9 @@ Verifies, by the kind of site:
 - *of a transfer*: once its effects are over the transfer is reported as abandoned, and everything is as if it had been
   cancelled before a single byte moved;
 - *losing*: every later operation raises ``EngineLost`` and changes nothing;
-- *unforeseen*: it reaches the caller, and what follows is as for a refusal, or as for *losing*.
+- *unforeseen*: it reaches the caller, and what follows is as for a refusal, or as for *losing*.  Only as for a refusal
+  where nothing can have been done by then that is never taken back: a copy asked for by name raises, or a policy does
+  as it is asked for an order, unless an admission has admitted somebody or begun a transfer before (decision 0030).
 
 Where the engine is not lost, every checker holds and ending everything leads to the initial free sets.  Does not
 verify: bytes (payload campaigns do), and which of several ways an admission takes that goes on in spite of a failure.
@@ -26,11 +28,13 @@ from kvcrucible.contract.errors import EngineLost, RefusalKind
 from kvcrucible.contract.in_words import in_words
 from kvcrucible.contract.operations import (
     CancelTransfer,
+    Demote,
     Lookup,
     Operation,
     Outcome,
     Progress,
     Progressed,
+    Restore,
     Schedule,
     Scheduled,
     TransferOutcome,
@@ -39,7 +43,7 @@ from kvcrucible.contract.operations import (
 )
 from kvcrucible.contract.snapshot import Snapshot
 from kvcrucible.contract.tokens import run
-from kvcrucible.fuzz.nth_failure.failing import UnforeseenError
+from kvcrucible.fuzz.nth_failure.failing import ORDER_ASKED, UnforeseenError
 from kvcrucible.fuzz.nth_failure.sites import IN_THE_CALL, LOSING, OF_A_TRANSFER, UNFORESEEN, Failure, Site
 from kvcrucible.fuzz.nth_failure.subject import Subject
 from kvcrucible.fuzz.nth_failure.workloads import Workload
@@ -291,15 +295,16 @@ def _says_that_it_is_lost(cell: Cell, subject: Subject) -> list[Violation]:
 
 
 def _unforeseen(cell: Cell) -> Tried:
-    """The error reaches the caller; the engine is as it was, or lost and says so."""
+    """The error reaches the caller; the engine is as it was, or lost where it may be, and says so."""
     subject = _prefix(cell)
     before, gate = subject.snapshot(), subject.gate
     gate.arm(cell.failure)
     violations: list[Violation] = []
+    where = ""
     try:
         outcome = subject.operate(cell.operation)
-    except UnforeseenError:
-        pass
+    except UnforeseenError as error:
+        where = error.where
     else:
         violations.append(mismatch(ENGINE_FAULT, f"{cell}, outcome", outcome, "raises the error"))
     violations += _fired(cell, gate.failed)
@@ -307,6 +312,8 @@ def _unforeseen(cell: Cell) -> Tried:
     try:
         subject.operate(Lookup(run(0, 0, 2)))
     except EngineLost:
+        if not _may_be_lost(cell, where, before, subject.snapshot()):
+            violations.append(mismatch("refusal-atomic", f"{cell}, the engine", "lost", "as it was"))
         violations += _says_that_it_is_lost(cell, subject)
         return Tried(cell, Ending.LOST, tuple(violations), None)
     violations += unchanged(before, subject.snapshot())
@@ -315,6 +322,19 @@ def _unforeseen(cell: Cell) -> Tried:
         if again != due:
             violations.append(mismatch("refusal-atomic", f"{cell}, carried out again", again, due))
     return _emptied(cell, subject, Ending.ROLLED_BACK, violations)
+
+
+def _may_be_lost(cell: Cell, where: str, before: Snapshot, after: Snapshot) -> bool:
+    """Say whether something that is never taken back may have been done before the error."""
+    if cell.failure.site is Site.COPY_ERROR:
+        return not isinstance(cell.operation, Demote | Restore)
+    if where != ORDER_ASKED:
+        return True
+    # An order is asked for anew for each request of an admission, and for each continuation that sinks for one.
+    admits = isinstance(cell.operation, Schedule | TryAdmit)
+    return admits and (
+        after.sequences.keys() != before.sequences.keys() or after.transfers != before.transfers
+    )
 
 
 # -- what holds for all ------------------------------------------------------------------------------------------------

@@ -20,11 +20,16 @@ from kvcrucible.fuzz.nth_failure.sites import Gate, Site
 INJECTED = "injected by the n-th failure"
 
 
+#: Where a policy raises that is asked for an order, which it is only before anything is done for whoever needs it.
+ORDER_ASKED = "policy, order"
+
+
 class UnforeseenError(Exception):
-    """An error of a kind that the engine knows nothing of."""
+    """An error of a kind that the engine knows nothing of; ``where`` says what raises it."""
 
     def __init__(self, where: str) -> None:
         super().__init__(f"{where}: {INJECTED}")
+        self.where = where
 
 
 class FailingPool(PagePool):
@@ -140,7 +145,7 @@ def let_fail(gate: Gate, policy: Policy) -> None:
     def gated(name: str, method: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def called(argument: Any) -> Any:
             if gate.fails(Site.POLICY_ERROR):
-                raise UnforeseenError(f"policy, {name}")
+                raise UnforeseenError(ORDER_ASKED if name == "order" else f"policy, {name}")
             return method(argument)
 
         return called

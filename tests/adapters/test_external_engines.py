@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kvcrucible.contract.errors import InputError, NotRunError, RefusalKind
+from kvcrucible.contract.errors import InputError, NotRunError, OutputFailed, RefusalKind
 from kvcrucible.contract.operations import Append, BeginUnit, EndUnit, Prefill, Schedule, Submit
 from kvcrucible.contract.tokens import run
 from kvcrucible.fuzz import campaign
@@ -19,7 +19,7 @@ from kvcrucible.fuzz.adapters.external import depths_of, use_engine
 from kvcrucible.fuzz.lockstep import LockStep
 from kvcrucible.fuzz.reproduction import render, run_case, violations_of
 from kvcrucible.fuzz.setting import Depth, Setting
-from kvcrucible.fuzz.steps import ReadBack
+from kvcrucible.fuzz.steps import ReadBack, RunEffects
 from kvcrucible.fuzz.volume import VolumePlan, run_block
 
 TOY, BROKEN = "examples.toy_adapter:build", "examples.toy_adapter:build_broken"
@@ -93,6 +93,8 @@ def test_what_a_module_lacks_is_not_run(module: Path) -> None:
         ("def build(setting): return setting.pages", Depth.LEDGER, "raised AttributeError: "),
         ("def build(): return None", Depth.LEDGER, "raised TypeError: "),
         ("def build(setting): return A(True)", Depth.LEDGER, "A lacks execute, snapshot, drain"),
+        ("def build(setting): return C(True)", Depth.LEDGER, "raised RuntimeError: no capabilities today"),
+        ("def build(setting): return D(True)", Depth.PAYLOAD, "raised SystemExit: 0"),
         ("def build(setting): return A(False)", Depth.PAYLOAD, "payload=False; use --depth ledger"),
         (
             "def build(setting): return B(True)",
@@ -114,12 +116,94 @@ class A:
 class B(A):
     execute = snapshot = drain = print
 
+class C:
+    def __init__(self, payload):
+        pass
+
+    @property
+    def capabilities(self):
+        raise RuntimeError("no capabilities today")
+
+class D(B):
+    @property
+    def layers(self):
+        raise SystemExit(0)
+
 """
     module.write_text(classes + text, encoding="utf-8")
     use_engine("outside:build")
     with pytest.raises(InputError, match="engine outside:build: ") as refused:
         registry.build(Setting("outside:build", depth))
     assert message in str(refused.value)
+
+
+EXITING = """
+import sys
+from examples.toy_adapter import build as toy
+
+class Exits:
+    def __init__(self, setting, where):
+        self._inner, self._where, self._asked = toy(setting), where, 0
+
+    def __getattr__(self, name):
+        method = getattr(self._inner, name)
+        if name != self._where:
+            return method
+
+        def exits(*args, **kwargs):
+            # The first answer is that to whoever starts the example.
+            self._asked += 1
+            return method(*args, **kwargs) if name in ("snapshot", "drain") and self._asked == 1 else sys.exit(0)
+
+        return exits
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["import sys\nsys.exit(0)\n", "def build(setting): raise SystemExit(0)\n"],
+    ids=["module", "factory"],
+)
+def test_a_module_or_factory_that_ends_the_process_has_failed(module: Path, text: str) -> None:
+    module.write_text(text, encoding="utf-8")
+
+    def used() -> None:
+        use_engine("outside:build")
+        registry.build(Setting("outside:build"))
+
+    with pytest.raises(InputError, match=r"raised SystemExit: 0 \(outside\.py:"):
+        used()
+
+
+@pytest.mark.parametrize("where", ["execute", "snapshot", "drain", "write", "run_effects", "read", "attend"])
+def test_an_engine_that_ends_the_process_has_failed(
+    module: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    pytest.importorskip("numpy")
+    monkeypatch.syspath_prepend(repository)
+    module.write_text(f"{EXITING}\ndef build(setting): return Exits(setting, {where!r})\n", encoding="utf-8")
+    use_engine("outside:build")
+    setting = Setting("outside:build", Depth.PAYLOAD, 5, 4, 12, 2)
+    unit = (BeginUnit((Prefill(0, 4),)), RunEffects(1), EndUnit(0))
+    steps = [Submit(run(0, 0, 4), 0), Schedule(), *unit, ReadBack()]
+    found = violations_of(setting, steps)
+    assert [one.invariant for one in found] == ["engine-fault"]
+    assert "SystemExit: 0 (outside.py:" in found[0].message
+
+
+def test_the_end_of_the_command_is_no_fault_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output that nobody reads any more, met while an engine is asked, ends the command by its own status."""
+    lock = LockStep(Setting())
+
+    def closed(operation: object) -> None:
+        raise OutputFailed(BrokenPipeError())
+
+    monkeypatch.setattr(lock.adapter, "execute", closed)
+    with pytest.raises(OutputFailed):
+        lock.step(Schedule())
+    registry.ENGINES["outside:build"] = external._checked("outside:build", closed)  # type: ignore[arg-type]
+    with pytest.raises(OutputFailed):
+        registry.build(Setting("outside:build"))
 
 
 def test_a_setting_from_a_file_imports_nothing(module: Path) -> None:

@@ -108,7 +108,7 @@ def test_what_fails_while_it_is_timed_is_a_violation_with_its_reproduction(
     done = here(*words, "--json")
     assert done.exit_code == ExitStatus.VIOLATION
     plain = json.loads(done.stdout)
-    assert (plain["format"], plain["failed"]) == ("kvcrucible.fuzz-rates/1", "raw, round 1")
+    assert (plain["format"], plain["failed"]) == ("kvcrucible.fuzz-rates-failed/1", "raw, round 1")
     (written,) = tmp_path.glob("test_*.py")
     assert plain["failure"]["reproduction"] == str(written)
     assert "'engine': 'canary'" in written.read_text("utf-8")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from copy import copy, deepcopy
-from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
-from inspect import signature
-from types import ModuleType
+from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields, replace
+from importlib import import_module
+from importlib.util import find_spec
+from inspect import Parameter, signature
+from pathlib import Path
+from pkgutil import walk_packages
 
 import pytest
 
-from kvcrucible.contract import counters, facts, media, operations, snapshot, tokens
+from kvcrucible import contract, invariants, reference
+from kvcrucible.contract import snapshot
 from kvcrucible.contract.quick import quick
 
 
@@ -80,6 +84,22 @@ def test_it_is_copied_replaced_hashed_and_matched_as_any():
             assert epoch == 2
 
 
+def test_a_subclass_is_built_as_one_of_its_own():
+    class Wider(Quick):
+        pass
+
+    class Named(Quick):
+        __slots__ = ()
+
+    for kind in (Wider, Named):
+        made = kind(1, more=[2])
+        assert type(made) is kind
+        assert [getattr(made, one.name) for one in fields(Quick)] == [1, "two", {}, [2]]
+        assert kind(1).more is not kind(1).more
+        with pytest.raises(FrozenInstanceError):
+            made.first = 2
+
+
 def test_what_is_no_plain_frozen_record_is_refused():
     @dataclass(frozen=True, slots=True)
     class Below(Plain):
@@ -94,17 +114,34 @@ def test_what_is_no_plain_frozen_record_is_refused():
             quick(kind)
 
 
-@pytest.mark.parametrize(
-    "module", [counters, facts, media, operations, snapshot, tokens], ids=lambda one: one.__name__
-)
-def test_every_record_of_the_contract_keeps_its_signature(module: ModuleType):
+def _quick_modules() -> list[str]:
+    """Return the modules that build records quickly; the others are not imported, since some need numpy."""
+    found = []
+    for package in (contract, reference, invariants):
+        for one in walk_packages(package.__path__, f"{package.__name__}."):
+            spec = find_spec(one.name)
+            assert spec is not None
+            assert spec.origin is not None
+            if "import quick\n" in Path(spec.origin).read_text(encoding="utf-8"):
+                found.append(one.name)
+    return found
+
+
+@pytest.mark.parametrize("name", _quick_modules())
+def test_every_record_keeps_its_signature(name: str):
     """Names and order of parameters are those of the fields, and which of them may be left out."""
-    kinds = [
-        one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__
-    ]
+    module = import_module(name)
+    kinds = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == name]
     records = [one for one in kinds if hasattr(one, "__dataclass_fields__")]
     assert records
     for kind in records:
-        expected = {one.name: one for one in fields(kind) if one.init}
+        expected = [one for one in fields(kind) if one.init]
         found = signature(kind).parameters
-        assert list(found) == list(expected), kind
+        assert list(found) == [one.name for one in expected], kind
+        required = [one.name for one in expected if one.default is one.default_factory is MISSING]
+        assert [each for each, one in found.items() if one.default is Parameter.empty] == required, kind
+
+
+def test_records_of_every_layer_are_looked_at():
+    layers = {name.split(".")[1] for name in _quick_modules()}
+    assert layers == {"contract", "reference", "invariants"}

@@ -82,7 +82,7 @@ def test_a_failed_effect_is_told_and_nothing_is_carried_out_any_more(
     if isinstance(on, SimulatedDevice):
         e.progress()  # Nothing has run, so nothing is known.
     on.synchronize()
-    with pytest.raises(EngineLost, match=f"stream compute failed, up to {behind}: .*stopped"):
+    with pytest.raises(EngineLost, match=f"stream compute failed, up to {behind}: .*stopped; pages may lack"):
         e.progress()
     for again in (
         e.progress,

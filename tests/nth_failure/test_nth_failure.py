@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from runpy import run_path
@@ -21,6 +22,8 @@ from kvcrucible.contract.operations import (
     EndUnit,
     Finish,
     Fork,
+    Operation,
+    Outcome,
     Prefill,
     Progress,
     Restore,
@@ -37,6 +40,7 @@ from kvcrucible.engine.streams import AnsweredStream
 from kvcrucible.fuzz.canary.stages import LeakySubject
 from kvcrucible.fuzz.nth_failure import campaign
 from kvcrucible.fuzz.nth_failure.cells import Cell, Ending, cells_of, try_cell
+from kvcrucible.fuzz.nth_failure.failing import UnforeseenError
 from kvcrucible.fuzz.nth_failure.reproduction import write
 from kvcrucible.fuzz.nth_failure.sites import IN_THE_CALL, LOSING, OF_A_TRANSFER, UNFORESEEN, Failure, Site
 from kvcrucible.fuzz.nth_failure.subject import Subject, not_initial
@@ -198,6 +202,47 @@ def test_an_engine_that_does_not_say_that_it_is_lost_is_found(
     assert not try_cell(cell).violations
     monkeypatch.setattr(AnsweredStream, "require_sound", nothing)
     assert try_cell(cell).violations
+
+
+class GivesUp(Subject):
+    """Our engine, which is lost at every error that nobody has foreseen."""
+
+    def operate(self, operation: Operation) -> Outcome:
+        try:
+            return super().operate(operation)
+        except UnforeseenError:
+            self.engine.stream.lose("given up")
+            raise
+
+
+@pytest.mark.parametrize(
+    ("name", "site"),
+    [
+        ("demotion", Site.COPY_ERROR),
+        ("restore", Site.COPY_ERROR),
+        ("fork that makes room", Site.POLICY_ERROR),
+        ("admission that makes room", Site.POLICY_ERROR),
+    ],
+)
+def test_an_engine_that_gives_up_what_it_could_take_back_is_found(name: str, site: Site) -> None:
+    setting, steps = BY_HAND[name]
+    workload = Workload(replace(setting, policy="cost-aware"), steps)
+    # What a policy is asked first is an order.
+    cell = Cell(workload, len(steps) - 1, Failure(site, 1, False))
+    assert try_cell(cell).violations == ()
+    assert try_cell(cell).ending is Ending.ROLLED_BACK
+    found = try_cell(replace(cell, build=GivesUp))
+    assert [one.message for one in found.violations] == [
+        f"{cell}, the engine: found lost, expected as it was"
+    ]
+
+
+def test_an_engine_is_lost_where_another_request_has_been_admitted_before() -> None:
+    """The second request has to make room, for which an order is asked once the first one is in."""
+    waiting = (Submit(tokens(1, 0, 16), 0), Submit(tokens(2, 0, 64), 0), Schedule())
+    workload = Workload(replace(BARE, policy="cost-aware"), (*written(80, 0), Finish(0), *waiting))
+    tried = try_cell(Cell(workload, len(workload.steps) - 1, Failure(Site.POLICY_ERROR, 1, False)))
+    assert (tried.ending, tried.violations) == (Ending.LOST, ())
 
 
 def test_a_failure_that_never_happens_proves_nothing() -> None:

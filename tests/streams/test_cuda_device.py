@@ -159,6 +159,21 @@ def test_a_device_that_is_dropped_waits_for_what_it_was_given() -> None:
     assert Memory.happened[2:] == ["freed"]
 
 
+def test_a_stream_that_cannot_be_waited_for_keeps_no_other_from_it() -> None:
+    cuda = FakeCuda(steps_a_call=0)
+    ran: list[str] = []
+
+    def drop() -> None:
+        device = CudaDevice(cuda)
+        first, second = device.stream("compute"), device.stream("to-host")
+        second.submit(partial(cuda.launch, partial(ran.append, "second")))
+        first._queue.synchronize = partial(int, "no number")  # type: ignore[method-assign]
+
+    drop()
+    gc.collect()
+    assert ran == ["second"]
+
+
 def test_a_device_that_is_dropped_as_it_fails_says_nothing() -> None:
     device = fake_device(steps_a_call=0)
     device.stream("compute").submit(launching(device, die))
