@@ -18,7 +18,9 @@ POOL = PoolSpec("main", 4, 4, PLANES)
 
 
 @pytest.mark.parametrize("at_rest", [False, True])
-def test_copies_that_a_unit_may_touch_are_not_given_up_where_the_request_takes_them_over(at_rest: bool) -> None:
+def test_copies_that_a_unit_may_touch_are_not_given_up_where_the_request_takes_them_over(
+    at_rest: bool,
+) -> None:
     """Two continuations share hidden Device copies that an outstanding unit holds up, and the request takes one of the
     two over.  Cut off, the pages return to the request's own reservation, which no unit holds up; given up beforehand,
     they would retire and be lost to it.  At rest they are given up like any other.

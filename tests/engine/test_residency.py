@@ -202,14 +202,15 @@ def test_each_answer_is_up_to_date_whichever_is_asked_for_first(answer: str) -> 
         move(0, keep)
         engine.progress()
         found.append(told(engine))
-    assert found == {
+    due = {
         "yielding": [True, True, True, False, True],
         "on_host_alone": [False, False, False, True, False],
         "copies on Device": [False, True, False, False, False],
         "copies on Host": [False, False, True, False, False],
         "away": [False, True, False, True, False],
         "on_device": [True, True, True, False, True],
-    }[answer]
+    }
+    assert found == due[answer]
 
 
 def test_without_a_host_tier_nothing_is_remembered() -> None:

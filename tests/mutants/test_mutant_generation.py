@@ -184,8 +184,8 @@ def test_each_judged_survivor_still_matches_one_mutant_and_says_why() -> None:
             assert f"def {name}(" in (ROOT / file).read_text("utf-8")
 
 
-#: Plants a source, then runs a test: what pytest would import is not there yet.  Making mutants of a module would import
-#: the package that it is in, so that is done by others.
+#: Plants a source, then runs a test: what pytest would import is not there yet.  Making mutants of a module imports the
+#: package that it is in, so that is done elsewhere.
 PLANTED = """
 import sys, pytest
 from kvcrucible.fuzz.faults.overlay import plant
