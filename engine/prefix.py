@@ -45,8 +45,6 @@ class _Cursor:
         return source, start + self.offset
 
     def rest(self) -> Tokens:
-        if self.at_end:
-            return EMPTY
         source, start, length = self.tokens[self.index]
         return ((source, start + self.offset, length - self.offset), *self.tokens[self.index + 1 :])
 

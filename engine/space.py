@@ -176,8 +176,8 @@ class AddressSpace:
 
 
 def close_spaces(ledger: PageLedger, spaces: Sequence[AddressSpace]) -> None:
-    """Drop every page of ``spaces``; those that nobody else holds become free, behind their fence."""
+    """Drop every page of ``spaces``, which nobody uses again; those that nobody else holds become free, behind their
+    fence.
+    """
     for space in spaces:
         ledger.drop(space.pool, space.pages, None, space.fence)
-        space.pages = []
-        space.frontier = 0

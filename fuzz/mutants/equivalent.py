@@ -1,7 +1,8 @@
 """Survivors that were looked at, each with the reason why no seed notices it.
 
-Either nothing could tell it from the engine as it is, or it is another engine that keeps the contract as well, and ours
-is pinned down by a test of its own: then that test is named, and fails with the mutant planted.
+Either nothing could tell it from the engine as it is; or it is another engine that keeps the contract as well, or one
+that breaks it where campaigns of ledger depth never go, and ours is pinned down by a test of its own: then that test
+is named, and fails with the mutant planted.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ LEFT_OUT: dict[str, str] = {
     "storage.torch_storage": "holds rows, which ledger depth has none of",
     "storage.planes": "holds rows, which ledger depth has none of",
     "storage.host_memory": "holds bytes, which ledger depth has none of",
+    "storage.staging": "buffers of a GPU, which ledger depth has none of; its own tests judge it over a stand-in",
     "storage.null": "stores nothing: the stand-in of ledger depth itself",
     "history": "writes histories, which campaigns do not read; its tests judge it with the checker of histories",
     "history_lines": "writes histories, which campaigns do not read; its tests judge it with the checker of histories",

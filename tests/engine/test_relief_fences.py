@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kvcrucible.contract.config import EngineConfig, HostSpec, PoolSpec
 from kvcrucible.contract.operations import AdmissionMode, Admitted, Append, Prefill
 from kvcrucible.contract.planes import PlaneSpec
@@ -15,10 +17,13 @@ PLANES = (PlaneSpec(storage_profile("FP32"), Geometry(1, 1, 4), 4, "main"),)
 POOL = PoolSpec("main", 4, 4, PLANES)
 
 
-def test_copies_that_a_unit_may_touch_are_not_given_up_where_the_request_takes_them_over() -> None:
+@pytest.mark.parametrize("at_rest", [False, True])
+def test_copies_that_a_unit_may_touch_are_not_given_up_where_the_request_takes_them_over(
+    at_rest: bool,
+) -> None:
     """Two continuations share hidden Device copies that an outstanding unit holds up, and the request takes one of the
     two over.  Cut off, the pages return to the request's own reservation, which no unit holds up; given up beforehand,
-    they would retire and be lost to it.
+    they would retire and be lost to it.  At rest they are given up like any other.
     """
     device = SimulatedDevice()
     host = HostSpec(3 * POOL.page_bytes, 64)
@@ -41,12 +46,14 @@ def test_copies_that_a_unit_may_touch_are_not_given_up_where_the_request_takes_t
     e.progress()
     copies = [page for page in e.cache.continuations[source].pages() if page.visible is Tier.HOST]
     assert len(copies) == 2
-    assert not any(e.ledger.frees(page) for page in copies)
+    if at_rest:
+        device.synchronize()
+        e.progress()
+    assert [e.ledger.frees(page) for page in copies] == [at_rest] * 2
 
     request = e.submit(concat(run(1, 0, 4), run(3, 4, 8)), 0)
     outcome = e.try_admit(request)
 
     assert isinstance(outcome, Admitted)
     assert outcome.mode is AdmissionMode.MOVE_TRUNCATED
-    assert e.given_up == []
-    assert e.evicted == [borrower]
+    assert (e.given_up, e.evicted) == (([borrower], []) if at_rest else ([], [borrower]))

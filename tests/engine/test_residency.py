@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -165,6 +166,51 @@ def test_what_is_remembered_is_what_is_there(seed: int) -> None:
             for name, there in agree(walk.engine).items():
                 met[name] += there
     assert min(met.values()) > 0, met
+
+
+@pytest.mark.parametrize(
+    "answer", ["yielding", "on_host_alone", "copies on Device", "copies on Host", "away", "on_device"]
+)
+def test_each_answer_is_up_to_date_whichever_is_asked_for_first(answer: str) -> None:
+    """Of one page in the first place of its pool, wherever it is."""
+
+    def told(engine: Engine) -> bool:
+        residency, kept = engine.cache.residency, engine.cache.continuations[0]
+        assert residency is not None
+        match answer:
+            case "away":
+                return bool(residency.away)
+            case "on_device":
+                return kept.on_device
+            case "copies on Device" | "copies on Host":
+                return bool(names(residency.with_copies(Tier.HOST if "Host" in answer else Tier.DEVICE)))
+        return bool(names(getattr(residency, answer)()))
+
+    engine = Engine(replace(CONFIG, pools=CONFIG.pools[:1]))
+    engine.submit(run(0, 0, 3), 0)
+    engine.schedule()
+    engine.end_unit(engine.begin_unit([Prefill(0, 3)]))
+    engine.finish(0)
+    assert [page.device for page in engine.cache.continuations[0].pages()] == [0]
+    found = [told(engine)]
+    for move, keep in (
+        (engine.demote, True),
+        (engine.restore, True),
+        (engine.demote, False),
+        (engine.restore, False),
+    ):
+        move(0, keep)
+        engine.progress()
+        found.append(told(engine))
+    due = {
+        "yielding": [True, True, True, False, True],
+        "on_host_alone": [False, False, False, True, False],
+        "copies on Device": [False, True, False, False, False],
+        "copies on Host": [False, False, True, False, False],
+        "away": [False, True, False, True, False],
+        "on_device": [True, True, True, False, True],
+    }
+    assert found == due[answer]
 
 
 def test_without_a_host_tier_nothing_is_remembered() -> None:

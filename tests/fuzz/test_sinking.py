@@ -155,6 +155,22 @@ def test_copies_on_device_are_given_up_first() -> None:
     s.lock.close()
 
 
+def test_copies_on_device_are_given_up_until_it_is_enough_and_all_are_told() -> None:
+    """One after the other for one request, and for two that start in one call."""
+    for wanted in ((7,), (6, 2)):
+        s = Story()
+        first, second = s.kept(1, 4), s.kept(2, 8)
+        s.take(Demote(first, keep=True), Demote(second, keep=True), Progress())
+        requests = [s.ask(pages) for pages in wanted]
+        outcome = s.take(Schedule())
+        assert (outcome.value, outcome.given_up, outcome.evicted) == (
+            Scheduled(tuple(Admitted(one, AdmissionMode.COLD) for one in requests)),
+            (first, second),
+            (),
+        )
+        s.lock.close()
+
+
 def test_copies_on_host_make_way_for_what_sinks_and_its_own_are_not_copied_again() -> None:
     s = Story()
     newer = s.kept(1, 16)
@@ -167,6 +183,19 @@ def test_copies_on_host_make_way_for_what_sinks_and_its_own_are_not_copied_again
     assert s.take(Schedule()).value == sinking(request, to_host(2, old, 2, given_up=(newer,)))
     s.take(Progress(), Schedule())
     s.take(Pin(newer, pinned=False))
+    s.lock.close()
+
+
+def test_copies_on_host_of_what_a_request_starts_from_stay() -> None:
+    s = Story()
+    source = s.kept(1, 16)
+    s.take(Demote(source), Progress(), Restore(source, keep=True), Progress())
+    other = s.kept(2, 8)
+    request = s.take(Submit(run(1, 0, 17), 11)).value
+    assert isinstance(request, int)
+    outcome = s.take(Schedule())
+    assert outcome.value == Scheduled((Admitted(request, AdmissionMode.FORK, source, 16),))
+    assert outcome.evicted == (other,)
     s.lock.close()
 
 

@@ -219,6 +219,25 @@ def test_a_full_arena_is_not_fragmented() -> None:
     arena = HostArena(8, 8)
     arena.reserve(8)
     assert arena.statistics().external_fragmentation == 0.0
+    assert arena.statistics().largest_hole_bytes == 0
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_of_several_the_largest_is_placed_first(policy: str) -> None:
+    arena = HostArena(18, 1, policy)
+    small, large, also_small = arena.reserve_all([4, 8, 4])
+    assert (large.offset_bytes, small.offset_bytes, also_small.offset_bytes) == (0, 8, 12)
+
+
+def test_an_extent_ends_once_and_its_padding_with_it() -> None:
+    arena = HostArena(128, 64)
+    extent = arena.reserve(10)
+    assert arena.statistics().padding_bytes == 54
+    arena.release(extent)
+    assert arena.statistics().padding_bytes == 0
+    assert not arena.is_live(extent)
+    with pytest.raises(StaleHandle):
+        arena.release(extent)
 
 
 def test_a_hook_that_fails_leaves_the_extent_alive() -> None:

@@ -73,6 +73,15 @@ class SlotsAgainstASet(RuleBasedStateMachine):
 TestSlotsAgainstASet = SlotsAgainstASet.TestCase
 
 
+def test_a_slot_ends_once_and_what_is_refused_ends_nothing() -> None:
+    slots = HostSlots(HostArena(64, 1), (4,))
+    ((one, other),) = slots.reserve([2])
+    slots.free([one])
+    with pytest.raises(StaleHandle, match="it has ended"):
+        slots.free([other, one])
+    assert slots.live() == (other,)
+
+
 def test_what_would_fit_without_some_slots_is_what_fits_once_they_have_ended() -> None:
     draw = random.Random(20)
     yes = no = 0

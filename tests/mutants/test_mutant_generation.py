@@ -184,16 +184,19 @@ def test_each_judged_survivor_still_matches_one_mutant_and_says_why() -> None:
             assert f"def {name}(" in (ROOT / file).read_text("utf-8")
 
 
-#: Plants a mutant, then runs a test: what pytest would import is not there yet.
+#: Plants a source, then runs a test: what pytest would import is not there yet.  Making mutants of a module imports the
+#: package that it is in, so that is done elsewhere.
 PLANTED = """
 import sys, pytest
 from kvcrucible.fuzz.faults.overlay import plant
-from kvcrucible.fuzz.mutants.generate import mutants_of
-module, name, test = sys.argv[1:]
-(mutant,) = [one for one in mutants_of(module) if one.id == name]
-plant(mutant)
-sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", test]))
+from kvcrucible.fuzz.mutants.server import PlantedSource
+module, test = sys.argv[1:]
+plant(PlantedSource("mutant", module, sys.stdin.read()))
+sys.exit(100 + pytest.main(["-q", "-x", "-p", "no:cacheprovider", test]))
 """
+
+#: What it ends with where the test has run and failed; 1 alone is what Python ends with by itself.
+TOLD = 100 + pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.mark.slow
@@ -203,6 +206,7 @@ sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", test]))
 def test_a_test_that_is_named_tells_the_mutant(entry: Equivalent) -> None:
     assert entry.told_by is not None
     (mutant,) = [one for one in mutants_of(entry.module) if entry.is_of(one)]
-    command = [sys.executable, "-c", PLANTED, mutant.module, mutant.id, entry.told_by]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
+    command = [sys.executable, "-c", PLANTED, mutant.module, entry.told_by]
+    source = mutant.apply_to(source_of(mutant.module))
+    done = subprocess.run(command, input=source, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == TOLD, done.stdout + done.stderr
