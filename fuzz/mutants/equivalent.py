@@ -1,8 +1,8 @@
 """Survivors that were looked at, each with the reason why no seed notices it.
 
 Either nothing could tell it from the engine as it is, or it is another engine that keeps the contract as well, and ours
-is pinned down by a test of its own, or it shows only where no seed goes: then a test is named that fails with the mutant
-planted.
+is pinned down by a test of its own, or it shows only where no seed goes: then a test is named that fails with the
+mutant planted.
 """
 
 from __future__ import annotations
