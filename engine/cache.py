@@ -32,14 +32,14 @@ class ContextCache:
         self,
         ledger: PageLedger,
         touched: Touched,
-        token_hash: TokenHash = hash,
-        policy: Policy | None = None,
+        token_hash: TokenHash,
+        policy: Policy,
         *,
-        tiered: bool = False,
+        tiered: bool,
     ) -> None:
         self.continuations: OrderedDict[int, Continuation] = OrderedDict()
         self.index = PrefixIndex(token_hash)
-        self.policy: Policy = policy if policy is not None else LeastRecentlyUsed()
+        self.policy = policy
         self.owners: dict[int, int] = {}
         self.residency = Residency() if tiered else None
         self._sessions: dict[str, int] = {}

@@ -110,7 +110,7 @@ class CostAware:
         for weight, space in zip(self._weights, kept.spaces, strict=True):
             alone = [page.device >= 0 for page in space.pages if page.references == 1]
             size += weight * sum(alone)
-            on_host += weight * (len(alone) - sum(alone))
+            on_host += weight * len(alone)
         if not size and not kept.on_device:
             size = on_host
         if not size:

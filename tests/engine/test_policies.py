@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from kvcrucible.contract.config import EngineConfig, PoolSpec
+from kvcrucible.contract.config import EngineConfig, HostSpec, PoolSpec
 from kvcrucible.contract.errors import BadArgument
 from kvcrucible.contract.operations import Append, Prefill
+from kvcrucible.contract.planes import PlaneSpec
+from kvcrucible.contract.profiles import PROFILES, Geometry
 from kvcrucible.contract.tokens import run
 from kvcrucible.engine.cache import ContextCache
 from kvcrucible.engine.engine import Engine
@@ -17,6 +19,7 @@ from kvcrucible.engine.observe import snapshot
 from kvcrucible.engine.policies import TOKEN, CostAware, LeastRecentlyUsed, policy_of
 from kvcrucible.engine.records import Continuation
 
+PLANES = PlaneSpec(PROFILES["FP32"], Geometry(1, 1, 16), 4)
 CONFIG = EngineConfig((PoolSpec("main", 12, 4),), max_context=48, max_concurrency=4)
 
 
@@ -96,6 +99,42 @@ def test_weights_are_bytes_where_pools_declare_them():
     e = Engine(EngineConfig(pools, 48, 4), policy=policy)
     one = kept(e, 1, 8)
     assert policy._rank(e.cache.continuations[one]) == (False, 8 * TOKEN // 4)
+
+
+def test_weights_are_one_where_not_every_pool_declares_its_bytes():
+    pools = (PoolSpec("main", 12, 4, (PLANES,)), PoolSpec("mtp", 12, 4))
+    assert pools[0].page_bytes
+    e = Engine(EngineConfig(pools, 48, 4, policy="cost-aware"))
+    one = kept(e, 1, 8)
+    policy = e.cache.policy
+    assert isinstance(policy, CostAware)
+    assert policy._rank(e.cache.continuations[one]) == (False, 8 * TOKEN // 4), "two pages of each pool"
+
+
+def test_a_value_is_rounded_down():
+    """Values that differ by less than one are equal, and the least recently used goes."""
+    policy = CostAware([1])
+    e = Engine(CONFIG, policy=policy)
+    one = kept(e, 1, 10)
+    assert (10 * TOKEN) % 3
+    assert policy._rank(e.cache.continuations[one]) == (False, 10 * TOKEN // 3)
+
+
+def test_what_has_sunk_but_for_a_page_of_somebody_else_frees_nothing():
+    """Its pages on Host count only where it has none on Device: releasing it gives no Device page back."""
+    e = Engine(replace(CONFIG, pools=(PoolSpec("main", 12, 4, (PLANES,)),), host=HostSpec(4096, 64)))
+    policy = CostAware([1])
+    one = kept(e, 1, 8)
+    child = e.fork(one, 4, 0)
+    e.demote(one)
+    e.progress()
+    assert [page.device >= 0 for page in e.cache.continuations[one].spaces[0].pages] == [True, False]
+    assert policy._rank(e.cache.continuations[one]) == (True, 0)
+    e.cancel(child)
+    assert policy._rank(e.cache.continuations[one]) == (False, 8 * TOKEN), "the page on Device is its own"
+    e.demote(one)
+    e.progress()
+    assert policy._rank(e.cache.continuations[one]) == (False, 8 * TOKEN // 2), "two pages on Host"
 
 
 class Useless:

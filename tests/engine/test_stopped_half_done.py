@@ -178,6 +178,17 @@ def test_a_policy_that_raises_as_it_hears_of_a_use_ends_the_engine(act: Callable
     lost(e, "stopped half done")
 
 
+def test_a_policy_that_raises_as_it_hears_of_a_release_ends_the_engine() -> None:
+    """The continuation has left the cache, and its pages are nobody's."""
+    e = Engine(config(8))
+    one = kept(e, 1, 7)
+    e.cache.policy = Unwell("gone")
+    with pytest.raises(RuntimeError, match="unwell"):
+        e.release(one)
+    assert one not in e.cache.continuations
+    lost(e, "release stopped half done")
+
+
 def test_an_interrupt_ends_the_engine_wherever_it_strikes() -> None:
     e = Engine(config(8))
 
