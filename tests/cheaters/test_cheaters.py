@@ -29,7 +29,7 @@ from kvcrucible.invariants import registry
 from kvcrucible.invariants.judgements import PREDICTED_OUTCOME
 
 #: Enough for every cheat to show; the same for all.
-MOST = 40
+MOST = 120
 
 
 @pytest.fixture(scope="module")

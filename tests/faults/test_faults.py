@@ -126,7 +126,8 @@ def test_the_engine_as_it_is_survives_the_same_path(raw_seeds: int) -> None:
 def test_found_with_a_short_file_that_fails_broken_and_passes_mended(
     name: str, raw_seeds: int, tmp_path: Path
 ) -> None:
-    options = CampaignOptions(out=tmp_path, raw_seeds=raw_seeds)
+    # A seed whose failing rule is a plain one: of one that takes many steps, steps that later ones number by stay.
+    options = CampaignOptions(out=tmp_path, seed=1 if raw_seeds else 0, raw_seeds=raw_seeds)
     done = run_trial(Trial(fault(name), Depth.LEDGER, options))
     assert done.verdict is Verdict.KILLED, done
     assert done.expected, done.invariants

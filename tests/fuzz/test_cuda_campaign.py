@@ -162,8 +162,8 @@ def test_only_our_own_engine_is_driven_on_a_device() -> None:
     [
         (["--device", "tpu"], "unknown device"),
         (["--device", "cuda", "--depth", "ledger"], "ledger depth has nothing on a device"),
-        (["--device", "cuda", "--kernels"], "leave out --device"),
-        (["--device", "cuda", "--matrix"], "leave out --device"),
+        (["--device", "cuda", "--kernels"], "does not take --device"),
+        (["--device", "cuda", "--matrix"], "does not take --device"),
     ],
 )
 def test_the_command_refuses_what_makes_no_sense(arguments: list[str], says: str) -> None:
