@@ -41,9 +41,10 @@ def check_out(repository: Path, name: str, target: Path) -> Revision:
     archive = target.with_suffix(".tar")
     _git(repository, "archive", "--format=tar", f"--output={archive}", commit)
     with tarfile.open(archive) as packed:
-        # Links stay inside, nothing is written outside, no owner and no special file is taken over; Python 3.11 has that
-        # from 3.11.4 on, and what git has archived here is trusted without.
-        packed.extraction_filter = getattr(tarfile, "data_filter", packed.extraction_filter)
+        # Links stay inside, nothing is written outside, no owner and no special file is taken over.  Python has that from
+        # 3.11.4 on; before, what git has archived here is trusted.
+        if hasattr(tarfile, "data_filter"):
+            packed.extraction_filter = tarfile.data_filter
         packed.extractall(target)
     archive.unlink()
     if not (target / "src" / "kvcrucible" / "engine").exists():
