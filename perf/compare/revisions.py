@@ -41,8 +41,8 @@ def check_out(repository: Path, name: str, target: Path) -> Revision:
     archive = target.with_suffix(".tar")
     _git(repository, "archive", "--format=tar", f"--output={archive}", commit)
     with tarfile.open(archive) as packed:
-        # Links stay inside, nothing is written outside, no owner and no special file is taken over.  Python has that from
-        # 3.11.4 on; before, what git has archived here is trusted.
+        # Links stay inside, nothing is written outside, no owner and no special file is taken over.  Python can do that
+        # from 3.11.4 on; before, what git has archived here is trusted.
         if hasattr(tarfile, "data_filter"):
             packed.extraction_filter = tarfile.data_filter
         packed.extractall(target)
