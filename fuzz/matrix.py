@@ -41,6 +41,9 @@ LEAST_EXAMPLES = 200
 #: Seconds after which a configuration counts as hung, for each example that it is to run: many times what one takes.
 SECONDS_PER_EXAMPLE = 10.0
 
+#: Further campaigns, at most, by which a matrix that held looks for pairs and goals that it has missed.
+MOST_FURTHER = 12
+
 #: Name of the file that keeps what has been found so far.
 KEPT = "matrix.json"
 
@@ -100,7 +103,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class MatrixReport:
-    """All configurations, in the order of the plan.  ``interrupted``: somebody ended the run before its end."""
+    """All configurations, in the order of the plan, then what ran for pairs and goals that these had missed.
+
+    ``interrupted``: somebody ended the run before its end.
+    """
 
     plan: MatrixPlan
     cells: tuple[Cell, ...]
@@ -155,6 +161,9 @@ def run_matrix(
 ) -> MatrixReport:
     """Run every configuration, at most ``jobs`` and no more than this process has cores at a time.
 
+    Where all held and a pair or a goal is missing, configurations that have every pool and tier run again under further
+    seeds, ``MOST_FURTHER`` times at most, until none is.
+
     ``on_done`` is called as each is through, in whatever order.  Interruption ends the children, too, and returns what
     was found until then: what was not begun counts as not run.  Raises ``InputError`` where ``plan.out`` cannot be
     written.
@@ -176,6 +185,16 @@ def run_matrix(
             _keep(plan, cells)
             if on_done is not None:
                 on_done(done.result())
+        widest = [one for one in plan.configurations if HOSTS[one.host] and POOLS[one.pools] is not None]
+        for number in range(MOST_FURTHER if widest else 0):
+            report = MatrixReport(plan, tuple(cells))
+            if not all(cell.held for cell in cells) or not (report.missing_pairs() or report.missed_goals()):
+                break
+            configuration = widest[number % len(widest)]
+            cells.append(run_cell(plan, configuration, plan.seed + len(cells), children))
+            _keep(plan, cells)
+            if on_done is not None:
+                on_done(cells[-1])
     except KeyboardInterrupt:
         interrupted = True
     finally:

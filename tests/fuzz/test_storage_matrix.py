@@ -22,6 +22,7 @@ from kvcrucible.fuzz.coverage import GOALS
 from kvcrucible.fuzz.matrix import (
     KEPT,
     LEAST_EXAMPLES,
+    MOST_FURTHER,
     Cell,
     Configuration,
     MatrixPlan,
@@ -158,6 +159,25 @@ def test_a_part_of_a_campaign_is_not_held_to_its_goals() -> None:
     assert report.missed(), "one rule an example reaches little"
     assert report.cut_short is None
     assert report.tally.examples < 2 * GOALS_FROM_EXAMPLES
+
+
+@pytest.mark.parametrize(("reached_after", "campaigns"), [(36, 36), (39, 39), (99, 36 + MOST_FURTHER)])
+def test_a_pair_that_is_missing_is_looked_for_again(
+    reached_after: int, campaigns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = sorted(FULL["pairs"])[0]
+    seeds: list[int] = []
+
+    def held(plan: MatrixPlan, configuration: Configuration, seed: int, children: object) -> Cell:
+        seeds.append(seed)
+        pairs = {**FULL["pairs"], name: int(len(seeds) >= reached_after)}
+        return Cell(configuration, seed, ExitStatus.HELD, 1.0, {**FULL, "pairs": pairs})
+
+    monkeypatch.setattr("kvcrucible.fuzz.matrix.run_cell", held)
+    report = run_matrix(PLAN, 1)
+    assert len(report.cells) == campaigns == len(set(seeds))
+    assert all(cell.configuration.host == "on" for cell in report.cells[36:])
+    assert report.status() is (ExitStatus.HELD if reached_after < 99 else ExitStatus.INCONCLUSIVE)
 
 
 @pytest.mark.torch
