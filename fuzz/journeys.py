@@ -52,11 +52,14 @@ class Journeys(Returns):
     """Journeys, each a method of a :class:`Route`; no rules."""
 
     def there_and_back(self, route: Route) -> None:
-        """Demote, restore and demote again, keeping copies on the way."""
+        """Demote, restore and demote again, keeping copies on the way; a sequence may fork right before the restore."""
+        model, beside = self.lock.model, self.grown() if route.down else None
         kept = self.movable(route.back)
         for kind, keep in ((Demote, route.keep), (Restore, route.release), (Demote, route.cut)):
-            if kept is None or kept not in self.lock.model.continuations():
+            if kept is None or kept not in model.continuations():
                 return
+            if kind is Restore and beside in model.sequences():
+                self.take(Fork(beside, max(1, model.frontier(beside) - route.back), 0))
             self.take(kind(kept, keep))
             self.settle()
 

@@ -77,7 +77,7 @@ class RawDriver(EveryRule):
     ) -> None:
         self.capabilities, self.tally, self.recorder = conditions.capabilities, tally, Recorder()
         self._supported = conditions.capabilities.operations.difference(swarm.without)
-        self._without = frozenset(swarm.without)
+        self._without, self.favoured = frozenset(swarm.without), swarm.favoured
         self._observe = observe
         goals = swarm.seed % conditions.goals_every == 0
         self.lock = self.recorder.begin(swarm.setting, tally, conditions.full_every, goals=goals)

@@ -2,7 +2,9 @@
 
 A generator that always may do everything seldom does much of one thing: what a pool is like that nothing was ever
 released from, it hardly ever sees.  So every seed goes without some operations and rules, weighs the others as it
-likes, and has a setting of its own, in one seed of four a corner: pools of a single page, or full ones.
+likes, and has a setting of its own, in one seed of four a corner: pools of a single page, or full ones.  Of the seeds
+with a Host tier, half take one journey between the tiers again and again: each of them needs several things to come
+together, which what is drawn evenly over all journeys seldom brings about (no Host copy made way in 164 such seeds).
 
 Nothing of a seed depends on what another one did or found: seeds are independent, which is what a bound on what they
 did not find rests on.
@@ -16,6 +18,7 @@ from enum import StrEnum
 from typing import Any
 
 from kvcrucible.contract.capabilities import Capabilities
+from kvcrucible.fuzz.journeys import JOURNEYS
 from kvcrucible.fuzz.ruling import Rule
 from kvcrucible.fuzz.setting import Setting
 from kvcrucible.fuzz.strategies import Choices, Strategy
@@ -45,6 +48,9 @@ _WEIGHTS = (0, 1, 1, 2, 4, 8)
 #: Least and most rules of a seed, in parts of what is asked for.
 _LENGTHS = (1.0, 1.0, 0.5, 0.25)
 
+#: The rule that takes journeys, and how often it is drawn at least where one is favoured.
+_JOURNEY, _FAVOURED_WEIGHT = "journey", 4
+
 
 class Corner(StrEnum):
     """What else is extreme about a seed."""
@@ -64,6 +70,7 @@ class Swarm:
 
     ``without``: operations that it never takes.  ``weights``: of each rule, by name, 0 for one that it never draws.
     ``rules``: how many it draws.  ``spare_pages``: with ``Corner.FULL``, how many pages are left beside the ballast.
+    ``favoured``: journeys that it mostly takes when it takes one.
     """
 
     seed: int
@@ -73,6 +80,7 @@ class Swarm:
     rules: int
     corner: Corner = Corner.NONE
     spare_pages: int = 0
+    favoured: tuple[str, ...] = ()
 
     def to_plain(self) -> dict[str, Any]:
         """Return JSON-ready data."""
@@ -98,17 +106,22 @@ def draw_swarm(
     without = []
     for _ in range(min(choices.one_of(_OMITTED), len(left))):
         without.append(left.pop(choices.integer(0, len(left) - 1)))
-    weights = [(one.name, choices.one_of(_WEIGHTS)) for one in rules]
-    if not any(weight for _, weight in weights):
-        weights = [(name, 1) for name, _ in weights]
+    weights = {one.name: choices.one_of(_WEIGHTS) for one in rules}
+    if not any(weights.values()):
+        weights = dict.fromkeys(weights, 1)
+    favoured: tuple[str, ...] = ()
+    if setting.host_bytes is not None and choices.one_of((True, False)):
+        favoured = (choices.one_of(tuple(JOURNEYS)),)
+        weights[_JOURNEY] = max(weights[_JOURNEY], _FAVOURED_WEIGHT)
     return Swarm(
         seed,
         _cornered(replace(setting, page_order_seed=choices.integer(0, 99)), corner),
         tuple(sorted(without)),
-        tuple(weights),
+        tuple(weights.items()),
         max(1, int(most * choices.one_of(_LENGTHS))),
         corner,
         choices.one_of((0, 0, 1, 2)) if corner is Corner.FULL else 0,
+        favoured,
     )
 
 

@@ -310,7 +310,12 @@ CHEATS: dict[str, Cheat] = {
         _cheat("early-publish", EarlyPublish, ("publish-order", "one-visible-replica")),
         _cheat("lying-free-count", LyingFreeCount, ("pool-conservation",)),
         _cheat("edited-table", EditedTable, ("unit-frozen", "table-mirror")),
-        _cheat("refuses-everything", RefusesEverything, ("predicted-outcome", "admission-by-count")),
+        # Refused with the wrong reason, where a handle is stale, is as telling as refused at all.
+        _cheat(
+            "refuses-everything",
+            RefusesEverything,
+            ("predicted-outcome", "admission-by-count", "stale-handle-refused"),
+        ),
         _cheat("skipped-copies", SkippedCopies, ("cow-isolation",)),
         _cheat("whole-page-copies", WholePageCopies, ("cow-isolation",)),
         _cheat("reused-reads", ReusedReads, ("no-stale-read", "token-exact-truncation"), Depth.PAYLOAD),

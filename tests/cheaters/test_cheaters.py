@@ -57,8 +57,10 @@ def test_a_cheater_is_rejected_for_its_cheat(
     assert done.told_by(cheat.tells)
 
 
-def test_a_cheater_rejected_for_another_reason_is_not_told() -> None:
-    done = trial("cheater-lying-free-count", [(Setting(), next(iter(workloads(0))).steps)])
+def test_a_cheater_rejected_for_another_reason_is_not_told(
+    cases: list[tuple[Setting, tuple[Step, ...]]],
+) -> None:
+    done = trial("cheater-lying-free-count", cases)
     assert done.rejected
     assert not done.told_by({"codec-exact"})
 
