@@ -115,7 +115,7 @@ class Returns(Moving):
             some = left[1 - route.release :][:1]
             self.take(*(Pin(one) for one in some if one in model.continuations()))
         self.fill(route)
-        if route.keep:
+        if route.keep or (route.cut and route.release):
             # Once more, so that what has sunk may have to make room for what sinks now, and no copy goes twice.
             self.fill(route)
 

@@ -51,6 +51,10 @@ _LENGTHS = (1.0, 1.0, 0.5, 0.25)
 #: The rule that takes journeys, and how often it is drawn at least where one is favoured.
 _JOURNEY, _FAVOURED_WEIGHT = "journey", 4
 
+#: Journeys that a seed may favour. One in four favours what needs most to come together: copies in the other tier, an
+#: arena that is full, and a request for all that there is.
+_FAVOURED = (*JOURNEYS, *["sink-under-pressure"] * 3)
+
 
 class Corner(StrEnum):
     """What else is extreme about a seed."""
@@ -111,7 +115,7 @@ def draw_swarm(
         weights = dict.fromkeys(weights, 1)
     favoured: tuple[str, ...] = ()
     if setting.host_bytes is not None and choices.one_of((True, False)):
-        favoured = (choices.one_of(tuple(JOURNEYS)),)
+        favoured = (choices.one_of(_FAVOURED),)
         weights[_JOURNEY] = max(weights[_JOURNEY], _FAVOURED_WEIGHT)
     return Swarm(
         seed,
