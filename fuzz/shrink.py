@@ -100,8 +100,8 @@ def _plainest(
                 break
             plainer = _with(setting, name, value)
             again = rerun(plainer, steps)
-            if again is not None and again[1][0].invariant == violations[0].invariant:
-                setting, (steps, violations) = plainer, again
+            if again is not None and again.violations[0].invariant == violations[0].invariant:
+                setting, steps, violations = plainer, again.steps, again.violations
                 break
     return setting, steps, violations
 
