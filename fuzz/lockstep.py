@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.errors import OutputFailed
@@ -72,6 +72,8 @@ _READ_BACK: tuple[tuple[str, frozenset[str]], ...] = (
     ("cow-isolation", frozenset({"Fork"})),
     ("token-exact-truncation", frozenset({"Truncate"})),
 )
+
+Shown = TypeVar("Shown")
 
 #: What an engine is doing that ends the process outside an operation.
 _SHOWING = "showing what it holds"
@@ -130,8 +132,8 @@ class LockStep:
         immediate = not setting.lagging or "Progress" not in capabilities.operations
         self.model = AccountingModel(setting.engine_config(), capabilities, immediate)
         with _exits_judged(_SHOWING):
-            reports_touched = self.adapter.drain() is not None
-            self.snapshot = self.adapter.snapshot()
+            reports_touched = _shown(self.adapter.drain) is not None
+            self.snapshot = _shown(self.adapter.snapshot)
             self._effects = EffectsJudge(self.adapter)
         self.monitor = Monitor(
             registry.checkers(_asked(capabilities, setting)), reports_touched=reports_touched
@@ -238,10 +240,10 @@ class LockStep:
                 self.model.see_holes(tuple(size for _, size in before.host_holes))
             actual = self._execute(operation)
             expected = self.model.predict(operation, actual)
-        drained = self.adapter.drain()
+        drained = _shown(self.adapter.drain)
         self._since_full += 1
         if drained is None or self._since_full >= self._full_every:
-            after = self.adapter.snapshot()
+            after = _shown(self.adapter.snapshot)
             self._since_full = 0
         else:
             after = advanced(before, *drained)
@@ -288,7 +290,7 @@ class LockStep:
 
     def _look_in_full(self) -> Snapshot:
         """Look at the whole state between two operations, and judge it."""
-        self.snapshot = self.adapter.snapshot()
+        self.snapshot = _shown(self.adapter.snapshot)
         self._since_full = 0
         self._require(self.monitor.observe_full(self.snapshot), self.snapshot)
         return self.snapshot
@@ -413,11 +415,21 @@ def _asked(capabilities: Capabilities, setting: Setting) -> Capabilities:
 
 @contextmanager
 def _exits_judged(what: str) -> Iterator[None]:
-    """Judge an engine that ends the process while it is looked at; what else it raises there is its adapter's error."""
+    """Judge an engine that ends the process wherever it is asked something; what else is raised there, by what shows no
+    state, is an error of the judge.
+    """
     try:
         yield
     except SystemExit as error:
         raise _engine_fault(what, error) from error
+
+
+def _shown(look: Callable[[], Shown]) -> Shown:
+    """Return what an engine shows of its state; what it raises there is its fault, as it is in an operation."""
+    try:
+        return look()
+    except (Exception, SystemExit) as error:
+        raise _engine_fault(_SHOWING, error) from error
 
 
 def _engine_fault(what: str, error: Exception | SystemExit) -> InvariantViolated:

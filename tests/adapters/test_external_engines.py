@@ -137,25 +137,26 @@ class D(B):
     assert message in str(refused.value)
 
 
-EXITING = """
-import sys
+FAILING = """
 from examples.toy_adapter import build as toy
 
-class Exits:
-    def __init__(self, setting, where):
-        self._inner, self._where, self._asked = toy(setting), where, 0
+class Fails:
+    def __init__(self, setting, where, error):
+        self._inner, self._where, self._error, self._asked = toy(setting), where, error, 0
 
     def __getattr__(self, name):
         method = getattr(self._inner, name)
         if name != self._where:
             return method
 
-        def exits(*args, **kwargs):
+        def fails(*args, **kwargs):
             # The first answer is that to whoever starts the example.
             self._asked += 1
-            return method(*args, **kwargs) if name in ("snapshot", "drain") and self._asked == 1 else sys.exit(0)
+            if name in ("snapshot", "drain") and self._asked == 1:
+                return method(*args, **kwargs)
+            raise self._error
 
-        return exits
+        return fails
 """
 
 
@@ -175,20 +176,23 @@ def test_a_module_or_factory_that_ends_the_process_has_failed(module: Path, text
         used()
 
 
+@pytest.mark.parametrize("error", ["SystemExit(0)", "AssertionError('wrong inside')"])
 @pytest.mark.parametrize("where", ["execute", "snapshot", "drain", "write", "run_effects", "read", "attend"])
-def test_an_engine_that_ends_the_process_has_failed(
-    module: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, where: str
+def test_an_engine_that_ends_the_process_or_falls_over_has_failed(
+    module: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: str
 ) -> None:
     pytest.importorskip("numpy")
     monkeypatch.syspath_prepend(repository)
-    module.write_text(f"{EXITING}\ndef build(setting): return Exits(setting, {where!r})\n", encoding="utf-8")
+    build = f"def build(setting): return Fails(setting, {where!r}, {error})\n"
+    module.write_text(f"{FAILING}\n{build}", encoding="utf-8")
     use_engine("outside:build")
     setting = Setting("outside:build", Depth.PAYLOAD, 5, 4, 12, 2)
     unit = (BeginUnit((Prefill(0, 4),)), RunEffects(1), EndUnit(0))
     steps = [Submit(run(0, 0, 4), 0), Schedule(), *unit, ReadBack()]
     found = violations_of(setting, steps)
     assert [one.invariant for one in found] == ["engine-fault"]
-    assert "SystemExit: 0 (outside.py:" in found[0].message
+    assert f"{error.partition('(')[0]}: " in found[0].message
+    assert "(outside.py:" in found[0].message
 
 
 def test_the_end_of_the_command_is_no_fault_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
