@@ -56,7 +56,8 @@ def register(app: typer.Typer) -> None:
         """Run a campaign against each fault in a child process; status 1 where one survives.
 
         The same campaigns run on the engine as it is, where they must find nothing: a judge that condemns everybody
-        would find every fault. OUT/runs.json keeps all of it for `coverage` and `matrix`.
+        would find every fault. OUT/runs.json keeps all of it for `coverage` and `matrix`, and what was through by then
+        where it is interrupted.
         """
         from kvcrucible.cli.faults_tables import print_matrix, print_runs, print_unchanged
         from kvcrucible.fuzz.faults.catalogue import every_fault
@@ -185,12 +186,14 @@ def _run_with_progress(trials: list[Trial], jobs: int) -> list[FaultRun]:
 
 def status_of(done: list[FaultRun], unchanged: list[FaultRun]) -> ExitStatus:
     """Return the exit status: 0 where every fault was killed and the engine as it is was not."""
-    from kvcrucible.fuzz.faults.run import Verdict
+    from kvcrucible.fuzz.faults.run import INTERRUPTED, Verdict
 
     verdicts = {one.verdict for one in done}
     controls = {one.verdict for one in unchanged}
     if Verdict.SURVIVED in verdicts or Verdict.KILLED in controls:
         return ExitStatus.VIOLATION
+    if any(one.note == INTERRUPTED for one in (*done, *unchanged)):
+        return ExitStatus.INTERRUPTED
     if (verdicts | controls) & {Verdict.LOST, Verdict.HUNG}:
         return ExitStatus.INTERNAL
     return ExitStatus.NOT_RUN if Verdict.NOT_RUN in verdicts | controls else ExitStatus.HELD

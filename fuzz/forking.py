@@ -14,11 +14,18 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib import import_module
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 from kvcrucible.contract.errors import CrucibleError
+from kvcrucible.fuzz.cores import usable_cores
 from kvcrucible.fuzz.mutants.subjects import ENGINE
+
+Work = TypeVar("Work")
+Result = TypeVar("Result")
 
 #: What is imported before the first fork: all of it heavy, none of it knows an engine.
 PRELOADED = (
@@ -114,3 +121,45 @@ class ForkServer:
             assert pipe is not None
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
+
+
+def share_out(
+    module: str,
+    work: Sequence[Work],
+    run: Callable[[ForkServer, Work], Result],
+    jobs: int,
+    on_done: Callable[[int, Result], None] | None = None,
+    on_end: Callable[[], None] | None = None,
+) -> list[Result]:
+    """Run all of ``work``, at most ``jobs`` and no more than this process has cores at a time, each with a fork server
+    of ``module`` that nobody else uses meanwhile; results in the given order.
+
+    ``on_done`` is told the position and the result of each as they end, by the caller's own thread; what it raises, an
+    interruption too, ends the servers and goes on to the caller.  ``on_end`` is called when the servers have ended and
+    what still runs is about to be waited for.
+    """
+    jobs = max(1, min(jobs, usable_cores(), len(work)))
+    idle: SimpleQueue[ForkServer] = SimpleQueue()
+
+    def one(item: Work) -> Result:
+        server = idle.get()
+        try:
+            return run(server, item)
+        finally:
+            idle.put(server)
+
+    # Servers end before the pool is waited for, so that an interruption does not wait for what takes long.
+    with ThreadPoolExecutor(jobs) as pool, contextlib.ExitStack() as servers:
+        if on_end is not None:
+            servers.callback(on_end)
+        for _ in range(jobs):
+            idle.put(servers.enter_context(ForkServer(module)))
+        waited = {pool.submit(one, item): at for at, item in enumerate(work)}
+        try:
+            for done in as_completed(waited):
+                if on_done is not None:
+                    on_done(waited[done], done.result())
+            return [done.result() for done in waited]
+        finally:
+            for done in waited:
+                done.cancel()

@@ -16,22 +16,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from queue import SimpleQueue
 from statistics import median
 from typing import Any
 
 from kvcrucible.contract.errors import CrucibleError, ExitStatus
 from kvcrucible.contract.extras import install_remedy
-from kvcrucible.fuzz.cores import usable_cores
 from kvcrucible.fuzz.faults.catalogue import NO_FAULT, Fault
 from kvcrucible.fuzz.faults.planner_child import QUESTIONS
-from kvcrucible.fuzz.forking import ForkServer
+from kvcrucible.fuzz.forking import ForkServer, share_out
 from kvcrucible.fuzz.kernels.backends import TARGETS
 from kvcrucible.fuzz.kernels.run import KernelPlan, run_target, target_of
 from kvcrucible.fuzz.setting import Depth
@@ -68,6 +65,9 @@ _WRITTEN_WRONGLY = re.compile(
     r"raised (?:NameError|UnboundLocalError|ImportError|SyntaxError|"
     r"AttributeError: (?:module |type object |'[A-Z](?!oneType')\w*' object))"
 )
+
+#: Note of a campaign that somebody ended before it was through.
+INTERRUPTED = "interrupted"
 
 #: Characters of a lost child's last words that are kept.
 _LAST_WORDS = 2_000
@@ -185,61 +185,71 @@ def unchanged_trials(faults: Sequence[Fault], options: CampaignOptions) -> list[
 def run_trials(
     trials: Sequence[Trial], jobs: int = DEFAULT_JOBS, on_done: Callable[[FaultRun], None] | None = None
 ) -> list[FaultRun]:
-    """Run campaigns, at most ``jobs`` and no more than this process has cores at a time; results in the given order."""
-    jobs = max(1, min(jobs, usable_cores()))
-    idle: SimpleQueue[ForkServer] = SimpleQueue()
+    """Run campaigns, at most ``jobs`` and no more than this process has cores at a time; results in the given order.
 
-    def one(trial: Trial) -> FaultRun:
-        server = idle.get()
-        try:
-            done = run_trial(trial, server)
-        finally:
-            idle.put(server)
+    Interruption ends the children and returns what was found until then; the rest is ``NOT_RUN``, with the note
+    ``INTERRUPTED``.
+    """
+    runs = [replace(_blank(trial), note=INTERRUPTED) for trial in trials]
+    children: set[subprocess.Popen[str]] = set()
+
+    def keep(at: int, run: FaultRun) -> None:
+        runs[at] = run
         if on_done is not None:
-            on_done(done)
-        return done
+            on_done(run)
 
-    with ThreadPoolExecutor(jobs) as pool, ExitStack() as servers:
-        for _ in range(jobs):
-            idle.put(servers.enter_context(ForkServer(SERVER)))
-        return list(pool.map(one, trials))
+    def end() -> None:
+        for child in list(children):
+            child.kill()
+
+    with suppress(KeyboardInterrupt):
+        share_out(SERVER, trials, lambda server, one: run_trial(one, server, children), jobs, keep, end)
+    return runs
 
 
-def run_trial(trial: Trial, server: ForkServer | None = None) -> FaultRun:
+def run_trial(
+    trial: Trial, server: ForkServer | None = None, children: set[subprocess.Popen[str]] | None = None
+) -> FaultRun:
     """Run one campaign in a child process and judge how the child ended.
 
-    At ledger depth ``server`` forks the child; elsewhere, and without a server, it is a fresh interpreter.
+    At ledger depth ``server`` forks the child; elsewhere, and without a server, it is a fresh interpreter, which is
+    among ``children`` as long as it runs.
     """
-    name = NO_FAULT if trial.fault is None else trial.fault.id
-    expects = () if trial.fault is None else trial.fault.expects
-    digest = "" if trial.fault is None else trial.fault.digest
-    depth = trial.depth.value if trial.target is None else PLANNER if trial.target == PLANNER else "kernels"
-    driver = None if trial.target is not None else RAW if _is_raw(trial) else HYPOTHESIS
-    blank = FaultRun(name, depth, trial.options.seed, Verdict.NOT_RUN, digest, driver=driver)
+    blank, expects = _blank(trial), () if trial.fault is None else trial.fault.expects
+    children = set() if children is None else children
     if trial.depth is Depth.PAYLOAD and find_spec("torch") is None:
         return replace(blank, note=f"payload depth needs torch: {install_remedy('engine')}")
     if trial.target == PLANNER:
-        return _planner_run(blank, expects, trial.options)
+        return _planner_run(blank, expects, trial.options, children)
     if trial.target is not None:
         return _kernel_run(blank, trial, trial.target)
-    return _judge(blank, expects, _start(name, trial, server), trial.options.shrink)
+    return _judge(blank, expects, _start(blank.fault, trial, server, children), trial.options.shrink)
+
+
+def _blank(trial: Trial) -> FaultRun:
+    """Return what is known of a campaign before it runs."""
+    name, digest = (NO_FAULT, "") if trial.fault is None else (trial.fault.id, trial.fault.digest)
+    depth = trial.depth.value if trial.target is None else PLANNER if trial.target == PLANNER else "kernels"
+    driver = None if trial.target is not None else RAW if _is_raw(trial) else HYPOTHESIS
+    return FaultRun(name, depth, trial.options.seed, Verdict.NOT_RUN, digest, driver=driver)
 
 
 def _is_raw(trial: Trial) -> bool:
     return trial.depth is Depth.LEDGER and trial.options.raw_seeds > 0
 
 
-def _planner_run(blank: FaultRun, expects: Sequence[str], options: CampaignOptions) -> FaultRun:
+def _planner_run(
+    blank: FaultRun, expects: Sequence[str], options: CampaignOptions, children: set[subprocess.Popen[str]]
+) -> FaultRun:
     """Ask the capacity planner in a child of its own, and judge how it ended.
 
     ``examples`` of the result are the questions before the first wrong answer, ``reproduction`` is the command that was
     answered wrongly.
     """
-    command = [sys.executable, "-m", "kvcrucible.fuzz.faults.planner_child", blank.fault]
-    command += ["--seed", str(options.seed), "--questions", str(QUESTIONS)]
+    command = [blank.fault, "--seed", str(options.seed), "--questions", str(QUESTIONS)]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=CLOCK_FACTOR * options.seconds
+        done = _interpreter(
+            "kvcrucible.fuzz.faults.planner_child", command, CLOCK_FACTOR * options.seconds, children
         )
     except subprocess.TimeoutExpired:
         return replace(blank, verdict=Verdict.HUNG, note="the child did not end in time")
@@ -333,7 +343,7 @@ def _figures(killed: Sequence[FaultRun]) -> dict[str, Any]:
 
 
 def _start(
-    name: str, trial: Trial, server: ForkServer | None
+    name: str, trial: Trial, server: ForkServer | None, children: set[subprocess.Popen[str]]
 ) -> subprocess.CompletedProcess[str] | CrucibleError | None:
     options = trial.options
     command = [name, "--steps", str(options.steps)]
@@ -348,9 +358,11 @@ def _start(
         command.append("--no-shrink")
     command += ["--processor-seconds", str(math.ceil(options.seconds))]
     try:
-        done = _end_of_child(
-            command, CLOCK_FACTOR * options.seconds, server if trial.depth is Depth.LEDGER else None
-        )
+        seconds = CLOCK_FACTOR * options.seconds
+        if server is not None and trial.depth is Depth.LEDGER:
+            done = _forked(command, seconds, server)
+        else:
+            done = _interpreter("kvcrucible.fuzz.faults.child", command, seconds, children)
     except subprocess.TimeoutExpired:
         return None
     except CrucibleError as gone:
@@ -358,19 +370,29 @@ def _start(
     return None if done.returncode == -signal.SIGXCPU else done
 
 
-def _end_of_child(
-    command: list[str], seconds: float, server: ForkServer | None
+def _interpreter(
+    module: str, arguments: Sequence[str], seconds: float, children: set[subprocess.Popen[str]]
 ) -> subprocess.CompletedProcess[str]:
-    """Return how a child ended; raises ``TimeoutExpired``, or ``CrucibleError`` for a server that is gone."""
-    if server is None:
-        return subprocess.run(
-            [sys.executable, "-m", "kvcrucible.fuzz.faults.child", *command],
-            capture_output=True, text=True, check=False, timeout=seconds,
-        )  # fmt: skip
-    told = server.ask({"arguments": command, "seconds": seconds})
+    """Return how a fresh interpreter ended, one of ``children`` meanwhile; raises ``TimeoutExpired``."""
+    command = [sys.executable, "-m", module, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        children.add(child)
+        try:
+            out, err = child.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            raise
+        finally:
+            children.discard(child)
+    return subprocess.CompletedProcess(command, child.returncode, out, err)
+
+
+def _forked(arguments: list[str], seconds: float, server: ForkServer) -> subprocess.CompletedProcess[str]:
+    """Return how a fork ended; raises ``TimeoutExpired``, or ``CrucibleError`` for a server that is gone."""
+    told = server.ask({"arguments": arguments, "seconds": seconds})
     if told["returncode"] is None:
-        raise subprocess.TimeoutExpired(command, seconds)
-    return subprocess.CompletedProcess(command, told["returncode"], told["stdout"], told["stderr"])
+        raise subprocess.TimeoutExpired(arguments, seconds)
+    return subprocess.CompletedProcess(arguments, told["returncode"], told["stdout"], told["stderr"])
 
 
 def _judge(

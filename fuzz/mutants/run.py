@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from queue import SimpleQueue
 from typing import Any
 
-from kvcrucible.fuzz.cores import usable_cores
 from kvcrucible.fuzz.faults.catalogue import source_of
-from kvcrucible.fuzz.forking import ForkServer
+from kvcrucible.fuzz.forking import ForkServer, share_out
 from kvcrucible.fuzz.mutants.judge import Budget
 from kvcrucible.fuzz.mutants.mutant import Mutant
 from kvcrucible.fuzz.mutants.verdicts import MutantVerdict
@@ -58,32 +54,13 @@ def run_mutants(
 
     ``on_done`` is called after each, as they end, by the caller's own thread.
     """
-    mutants = list(mutants)
-    jobs = min(jobs, usable_cores(), len(mutants))
-    if not jobs:
-        return []
-    idle: SimpleQueue[ForkServer] = SimpleQueue()
-
-    def one(mutant: Mutant | None) -> MutantRun:
-        server = idle.get()
-        try:
-            return judge_mutant(server, mutant, budget)
-        finally:
-            idle.put(server)
-
-    # Servers end before the pool is waited for, so that an interruption does not wait for a survivor.
-    with ThreadPoolExecutor(jobs) as pool, ExitStack() as servers:
-        for _ in range(jobs):
-            idle.put(servers.enter_context(ForkServer(SERVER)))
-        waited = [pool.submit(one, mutant) for mutant in mutants]
-        try:
-            for done in as_completed(waited):
-                if on_done is not None:
-                    on_done(done.result())
-            return [done.result() for done in waited]
-        finally:
-            for done in waited:
-                done.cancel()
+    return share_out(
+        SERVER,
+        list(mutants),
+        lambda server, mutant: judge_mutant(server, mutant, budget),
+        jobs,
+        None if on_done is None else lambda _, run: on_done(run),
+    )
 
 
 def _run(mutant: str | None, told: dict[str, Any]) -> MutantRun:

@@ -48,6 +48,27 @@ def test_without_a_kill_there_are_no_medians(monkeypatch: pytest.MonkeyPatch, tm
     assert "median" not in result.output
 
 
+def test_what_was_through_is_kept_where_the_rest_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    killed = FaultRun(
+        "fork-shares-tail",
+        "ledger",
+        0,
+        Verdict.KILLED,
+        seen=("refcount-exact",),
+        examples=3,
+        steps=40,
+        length=5,
+    )
+    rest = FaultRun("none", "ledger", 0, Verdict.NOT_RUN, note=run.INTERRUPTED)
+    monkeypatch.setattr(run, "run_trials", lambda trials, jobs, on_done: [killed, rest])
+    result = invoke("faults", "run", "fork-shares-tail", "--out", str(tmp_path))
+    assert result.exit_code == ExitStatus.INTERRUPTED
+    kept = json.loads((tmp_path / "runs.json").read_text())
+    assert [entry["verdict"] for entry in (*kept["runs"], *kept["unchanged"])] == ["killed", "not run"]
+
+
 def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

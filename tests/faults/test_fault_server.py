@@ -17,8 +17,10 @@ import pytest
 from kvcrucible.contract.errors import CrucibleError
 from kvcrucible.fuzz.faults.catalogue import Fault, fault
 from kvcrucible.fuzz.faults.run import (
+    INTERRUPTED,
     SERVER,
     CampaignOptions,
+    FaultRun,
     Trial,
     Verdict,
     run_trial,
@@ -120,6 +122,37 @@ def test_many_at_a_time_come_back_in_order() -> None:
     assert [(run.fault, run.seed, run.verdict) for run in done] == [
         (one.id, seed, Verdict.KILLED) for one in planted for seed in (0, 1)
     ]
+
+
+def test_an_interruption_returns_what_was_through_and_ends_the_rest() -> None:
+    endless = CampaignOptions(shrink=False, raw_seeds=10_000_000, seconds=600)
+    trials = [
+        Trial(fault("fork-shares-tail"), Depth.LEDGER, CampaignOptions(shrink=False)),
+        Trial(None, Depth.LEDGER, endless),
+        Trial(None, Depth.LEDGER, replace(endless, seed=1)),
+    ]
+
+    def interrupt(run: FaultRun) -> None:
+        raise KeyboardInterrupt
+
+    done = run_trials(trials, jobs=2, on_done=interrupt)
+    assert [(run.verdict, run.note) for run in done] == [
+        (Verdict.KILLED, ""),
+        (Verdict.NOT_RUN, INTERRUPTED),
+        (Verdict.NOT_RUN, INTERRUPTED),
+    ]
+
+
+def test_an_interruption_ends_an_interpreter_of_its_own() -> None:
+    pytest.importorskip("torch")
+    long = CampaignOptions(100_000, shrink=False, seconds=600)
+    quick = Trial(fault("fork-shares-tail"), Depth.LEDGER, CampaignOptions(shrink=False))
+
+    def interrupt(run: FaultRun) -> None:
+        raise KeyboardInterrupt
+
+    done = run_trials([quick, Trial(None, Depth.PAYLOAD, long)], jobs=2, on_done=interrupt)
+    assert [run.note for run in done] == ["", INTERRUPTED]
 
 
 def test_the_server_has_neither_the_engine_nor_a_tensor_library() -> None:
