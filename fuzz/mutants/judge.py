@@ -57,23 +57,26 @@ def judge(budget: Budget, on_seed: Callable[[], None] = lambda: None) -> Found:
     gc.disable()
     tally = Tally()
     on_seed()
-    conditions = conditions_of(VolumePlan(rules=budget.rules, goals_every=_NEVER))
-    for number in range(budget.seeds):
-        on_seed()
-        try:
+    tried = 1
+    try:
+        # An engine that cannot be built fails its first seed.
+        conditions = conditions_of(VolumePlan(rules=budget.rules, goals_every=_NEVER))
+        for number in range(budget.seeds):
+            on_seed()
+            tried = number + 1
             failed = run_seed(budget.seed + number, conditions, tally)
-        except Exception as error:
-            if not _comes_from_the_engine(error):
-                raise
-            return Found((ENGINE_FAULT,), number + 1, tally.steps, raised(error))
-        if failed is not None:
-            violations = failed.first.violations
-            invariants = tuple(dict.fromkeys(found.invariant for found in violations))
-            return Found(invariants, number + 1, tally.steps, str(violations[0].message))
+            if failed is not None:
+                violations = failed.first.violations
+                invariants = tuple(dict.fromkeys(found.invariant for found in violations))
+                return Found(invariants, tried, tally.steps, str(violations[0].message))
+    except Exception as error:
+        if not _comes_from_the_engine(error):
+            raise
+        return Found((ENGINE_FAULT,), tried, tally.steps, raised(error))
     return Found((), budget.seeds, tally.steps)
 
 
 def _comes_from_the_engine(error: BaseException) -> bool:
-    """Say whether the engine raised it, as when it is asked to show its state; else the judge itself fell over."""
+    """Say whether the engine raised it, as when it is built; else the judge itself fell over."""
     innermost = list(traceback.walk_tb(error.__traceback__))[-1][0]
     return str(innermost.f_globals.get("__name__", "")).startswith("kvcrucible.engine.")

@@ -70,6 +70,13 @@ def test_an_engine_that_falls_over_as_it_shows_its_state_is_a_fault_of_the_engin
     assert "ZeroDivisionError" in told["note"]
 
 
+def test_an_engine_that_cannot_be_built_fails_its_first_seed() -> None:
+    old = "        self.storages = per_pool(config, storage)\n"
+    (told,) = ask((*changed("kvcrucible.engine.engine", old, f"        1 / 0\n{old}"), QUICK))
+    assert (told["verdict"], told["invariants"], told["seeds"]) == ("killed", ["engine-fault"], 1)
+    assert "ZeroDivisionError" in told["note"]
+
+
 def test_the_server_has_neither_the_engine_nor_a_tensor_library() -> None:
     code = (
         "import sys; import kvcrucible.fuzz.mutants.server; from kvcrucible.fuzz.forking import preload; preload();"
