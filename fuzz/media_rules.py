@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvcrucible.contract.media import TokenSpan, spans_below
+from kvcrucible.contract.media import MAX_MEDIA, TokenSpan, spans_below
 from kvcrucible.contract.operations import Checkpoint, Finish, Lookup, Submit
 from kvcrucible.contract.semantics import ACTIVE
 from kvcrucible.contract.tokens import Tokens, canonical, count, prefix
@@ -13,9 +13,11 @@ from kvcrucible.fuzz.offers import can
 from kvcrucible.fuzz.ruling import rule
 
 #: What the second of two prompts with equal tokens says of them; ``split``: one item twice, not one twice as long;
-#: ``whole``: all of the item that the first prompt has only begun.  What is ``beyond`` the prompt or ``overlapping``
-#: is refused.
-VARIATIONS = ("same", "digest", "type", "shifted", "split", "whole", "text", "beyond", "overlapping")
+#: ``whole``: all of the item that the first prompt has only begun.  What is ``beyond`` the prompt, ``overlapping``,
+#: ``nameless`` or ``long-winded`` is refused.
+VARIATIONS = (
+    "same", "digest", "type", "shifted", "split", "whole", "text", "beyond", "overlapping", "nameless", "long-winded"
+)  # fmt: skip
 
 #: Tokens of an item at most: repeated placeholders take a run each.
 MOST_ITEM_TOKENS = 70
@@ -106,4 +108,8 @@ class MediaRules(BackfillRules):
                 return (TokenSpan(start, prompt - start + 1, token_type, media),)
             case "overlapping":
                 return (one, TokenSpan(one.stop - 1, 1, token_type, media))
+            case "nameless":
+                return (TokenSpan(start, length),)
+            case "long-winded":
+                return (TokenSpan(start, length, token_type, "m" * (MAX_MEDIA + 1)),)
         return spans
