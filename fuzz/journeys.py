@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from kvcrucible.contract.operations import (
+    BeginUnit,
     Cancel,
+    CancelTransfer,
+    Checkpoint,
     Demote,
     Finish,
     Fork,
@@ -52,16 +55,57 @@ class Journeys(Returns):
     """Journeys, each a method of a :class:`Route`; no rules."""
 
     def there_and_back(self, route: Route) -> None:
-        """Demote, restore and demote again, keeping copies on the way; a sequence may fork right before the restore."""
-        model, beside = self.lock.model, self.grown() if route.down else None
+        """Demote, restore and demote again, keeping copies on the way; something else may happen right before the
+        restore, and right after it, perhaps while a unit is in flight.
+        """
+        model = self.lock.model
         kept = self.movable(route.back)
+        if kept is None and (sequence := self.grown()) is not None:
+            self.take(Finish(sequence))
+            kept = self.movable(route.back)
+        beside = self.grown() if route.down else None
+        if beside is not None and route.cut and not model.in_flight(beside):
+            work = self.work(beside, route.length, route.source)
+            if work is not None:
+                self.take(BeginUnit((work,)))
         for kind, keep in ((Demote, route.keep), (Restore, route.release), (Demote, route.cut)):
             if kept is None or kept not in model.continuations():
                 return
-            if kind is Restore and beside in model.sequences():
-                self.take(Fork(beside, max(1, model.frontier(beside) - route.back), 0))
-            self.take(kind(kept, keep))
+            if kind is Restore and beside is not None:
+                first = ("fork", "cancel" if route.keep else "demote", "release", "checkpoint")[route.back]
+                self.beside_a_move(kept, beside, first)
+                if kept in model.continuations():
+                    self.take(Restore(kept, keep))
+                    self.beside_a_move(kept, beside, ("end", "demote", "nothing")[route.source])
+            else:
+                self.take(kind(kept, keep))
             self.settle()
+
+    def beside_a_move(self, kept: int, beside: int, what: str) -> None:
+        """Do a single thing to ``beside``, an active sequence, or to a continuation other than ``kept``, if it can be
+        done.
+        """
+        model = self.lock.model
+        others = [one for one in model.continuations() if one != kept and not model.pinned(one)]
+        active = beside in model.sequences()
+        match what:
+            case "fork" if active:
+                self.take(Fork(beside, max(1, model.frontier(beside) - 1), 0))
+            case "checkpoint" if active and not model.in_flight(beside) and "Checkpoint" in self.supported:
+                self.take(Checkpoint(beside))
+            case "end" if active and model.in_flight(beside):
+                self.end(max(model.units), commit=True)
+            case "end" if active:
+                self.take(Finish(beside))
+            case "demote" | "cancel":
+                if active and not others and not model.in_flight(beside):
+                    self.take(Finish(beside))
+                    others = [beside] if beside in model.continuations() else []
+                self.take(*(Demote(one) for one in others if model.movable(one)))
+                if what == "cancel" and "CancelTransfer" in self.supported:
+                    self.take(*(CancelTransfer(one) for one in model.transfers()))
+            case "release":
+                self.take(*(Release(one) for one in others[:1]))
 
     def next_turn(self, route: Route) -> None:
         """Let the next turn of a session come and go while what its last one left moves."""
