@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.errors import OutputFailed
@@ -72,8 +72,6 @@ _READ_BACK: tuple[tuple[str, frozenset[str]], ...] = (
     ("cow-isolation", frozenset({"Fork"})),
     ("token-exact-truncation", frozenset({"Truncate"})),
 )
-
-Shown = TypeVar("Shown")
 
 #: What an engine is doing that ends the process outside an operation.
 _SHOWING = "showing what it holds"
@@ -132,8 +130,8 @@ class LockStep:
         immediate = not setting.lagging or "Progress" not in capabilities.operations
         self.model = AccountingModel(setting.engine_config(), capabilities, immediate)
         with _exits_judged(_SHOWING):
-            reports_touched = _shown(self.adapter.drain) is not None
-            self.snapshot = _shown(self.adapter.snapshot)
+            reports_touched = _drained(self.adapter) is not None
+            self.snapshot = _snapshot(self.adapter)
             self._effects = EffectsJudge(self.adapter)
         self.monitor = Monitor(
             registry.checkers(_asked(capabilities, setting)), reports_touched=reports_touched
@@ -240,10 +238,10 @@ class LockStep:
                 self.model.see_holes(tuple(size for _, size in before.host_holes))
             actual = self._execute(operation)
             expected = self.model.predict(operation, actual)
-        drained = _shown(self.adapter.drain)
+        drained = _drained(self.adapter)
         self._since_full += 1
         if drained is None or self._since_full >= self._full_every:
-            after = _shown(self.adapter.snapshot)
+            after = _snapshot(self.adapter)
             self._since_full = 0
         else:
             after = advanced(before, *drained)
@@ -290,7 +288,7 @@ class LockStep:
 
     def _look_in_full(self) -> Snapshot:
         """Look at the whole state between two operations, and judge it."""
-        self.snapshot = _shown(self.adapter.snapshot)
+        self.snapshot = _snapshot(self.adapter)
         self._since_full = 0
         self._require(self.monitor.observe_full(self.snapshot), self.snapshot)
         return self.snapshot
@@ -298,9 +296,12 @@ class LockStep:
     def _execute(self, operation: Operation) -> Outcome:
         self._effects.before(operation)
         try:
-            return self.adapter.execute(operation)
+            outcome: object = self.adapter.execute(operation)
         except (Exception, SystemExit) as error:
             raise _engine_fault(in_words(operation), error) from error
+        if not isinstance(outcome, Outcome):
+            raise _answered_wrongly(in_words(operation), outcome, "an Outcome")
+        return outcome
 
     def _observe(
         self, before: Snapshot, actual: Outcome, after: Snapshot, drained: tuple[Snapshot, Touched] | None
@@ -424,12 +425,34 @@ def _exits_judged(what: str) -> Iterator[None]:
         raise _engine_fault(what, error) from error
 
 
-def _shown(look: Callable[[], Shown]) -> Shown:
+def _snapshot(adapter: EngineAdapter) -> Snapshot:
     """Return what an engine shows of its state; what it raises there is its fault, as it is in an operation."""
     try:
-        return look()
+        found: object = adapter.snapshot()
     except (Exception, SystemExit) as error:
         raise _engine_fault(_SHOWING, error) from error
+    if not isinstance(found, Snapshot):
+        raise _answered_wrongly(_SHOWING, found, "a Snapshot")
+    return found
+
+
+def _drained(adapter: EngineAdapter) -> tuple[Snapshot, Touched] | None:
+    """Return what an engine shows of what it has touched; else as :func:`_snapshot`."""
+    try:
+        found: object = adapter.drain()
+    except (Exception, SystemExit) as error:
+        raise _engine_fault(_SHOWING, error) from error
+    match found:
+        case None:
+            return None
+        case (Snapshot() as partial, Touched() as touched):
+            return partial, touched
+    raise _answered_wrongly(_SHOWING, found, "None, or a Snapshot and what was Touched")
+
+
+def _answered_wrongly(what: str, answer: object, due: str) -> InvariantViolated:
+    found = f"{what} gave a {type(answer).__name__}, and not {due} (docs/adapters.md)"
+    return InvariantViolated([Violation(ENGINE_FAULT, found)])
 
 
 def _engine_fault(what: str, error: Exception | SystemExit) -> InvariantViolated:

@@ -14,7 +14,9 @@ from kvcrucible.fuzz.ruling import precondition
 
 def can(*operations: str, there: Callable[[LockStep], Any] = bool) -> Callable[[Any], Any]:
     """Offer a rule only where the engine has the ``operations`` and ``there`` is something to apply them to."""
-    return precondition(lambda self: self.supported.issuperset(operations) and bool(there(self.lock)))
+    return precondition(
+        lambda self: self.supported.issuperset(operations) and bool(there(self.lock)), operations
+    )
 
 
 def any_active(lock: LockStep) -> Any:

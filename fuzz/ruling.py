@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -16,12 +16,16 @@ F = TypeVar("F", bound=Callable[..., None])
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule.  ``guards``: what must all be true of the driver for it to be offered; asked before it is drawn."""
+    """One rule.  ``guards``: what must all be true of the driver for it to be offered; asked before it is drawn.
+
+    ``needs``: names of the operations without which one of the guards never is.
+    """
 
     name: str
     function: Callable[..., None]
     arguments: Mapping[str, Strategy[Any]]
     guards: tuple[Callable[[Any], bool], ...] = ()
+    needs: frozenset[str] = frozenset()
 
     def offered(self, driver: object) -> bool:
         """Say whether every guard lets it through."""
@@ -42,12 +46,14 @@ def rule(**arguments: Strategy[Any]) -> Callable[[F], F]:
     return declare
 
 
-def precondition(guard: Callable[[Any], bool]) -> Callable[[F], F]:
-    """Offer a rule only where ``guard`` is true of the driver; stands above ``rule``."""
+def precondition(guard: Callable[[Any], bool], needs: Iterable[str] = ()) -> Callable[[F], F]:
+    """Offer a rule only where ``guard`` is true of the driver, for which it ``needs`` operations; stands above
+    ``rule``.
+    """
 
     def restrict(function: F) -> F:
         made: Rule = getattr(function, _RULE)
-        setattr(function, _RULE, replace(made, guards=(*made.guards, guard)))
+        setattr(function, _RULE, replace(made, guards=(*made.guards, guard), needs=made.needs.union(needs)))
         return function
 
     return restrict

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvcrucible.contract.config import LRU
+from kvcrucible.contract.errors import InputError, NotRunError
 from kvcrucible.fuzz.campaign import Failure
 from kvcrucible.fuzz.driver import FirstFailure
 from kvcrucible.fuzz.lockstep import Tally
-from kvcrucible.fuzz.minimise import minimise, rerun
+from kvcrucible.fuzz.minimise import alike, minimise, rerun
 from kvcrucible.fuzz.raw import Call, Conditions, RawDriver, SeedFailure, attempt
 from kvcrucible.fuzz.setting import Setting
 from kvcrucible.fuzz.steps import Step
@@ -100,7 +101,7 @@ def _plainest(
                 break
             plainer = _with(setting, name, value)
             again = rerun(plainer, steps)
-            if again is not None and again.violations[0].invariant == violations[0].invariant:
+            if again is not None and alike(again.violations, violations):
                 setting, steps, violations = plainer, again.steps, again.violations
                 break
     return setting, steps, violations
@@ -127,13 +128,16 @@ class _Runs:
         except (KeyError, ValueError, IndexError):
             # A rule that relies on what one before it has made.
             return None
+        except (InputError, NotRunError):
+            # An engine of somebody else's need not be had in every setting.
+            return None
 
     def take(self, smallest: _Smallest, swarm: Swarm, calls: tuple[Call, ...]) -> bool:
         """Try something smaller, and keep it if it fails in the same way."""
         if self.left <= 0:
             return False
         found = self.run(swarm, calls)
-        if found is None or found.violations[0].invariant != smallest.first.violations[0].invariant:
+        if found is None or not alike(found.violations, smallest.first.violations):
             return False
         smallest.swarm, smallest.calls, smallest.first = swarm, calls, found
         return True

@@ -48,8 +48,8 @@ _WEIGHTS = (0, 1, 1, 2, 4, 8)
 #: Least and most rules of a seed, in parts of what is asked for.
 _LENGTHS = (1.0, 1.0, 0.5, 0.25)
 
-#: The rule that takes journeys, and how often it is drawn at least where one is favoured.
-_JOURNEY, _FAVOURED_WEIGHT = "journey", 4
+#: The rule that takes journeys, and one in how many rules it is at least, where it is offered and one is favoured.
+_JOURNEY, _FAVOURED_SHARE = "journey", 6
 
 #: Journeys that a seed may favour. One in four favours what needs most to come together: copies in the other tier, an
 #: arena that is full, and a request for all that there is.
@@ -106,17 +106,22 @@ def draw_swarm(
     """Return what a seed is like; ``most``: rules that it draws at most."""
     setting = settings.draw(choices)
     corner = choices.one_of(_CORNERS)
-    left = [name for name in OMITTABLE if name in capabilities.operations]
-    without = []
-    for _ in range(min(choices.one_of(_OMITTED), len(left))):
-        without.append(left.pop(choices.integer(0, len(left) - 1)))
     weights = {one.name: choices.one_of(_WEIGHTS) for one in rules}
     if not any(weights.values()):
         weights = dict.fromkeys(weights, 1)
     favoured: tuple[str, ...] = ()
-    if setting.host_bytes is not None and choices.one_of((True, False)):
+    # What a favoured journey is offered for is not left out.
+    needs = frozenset[str]().union(*(one.needs for one in rules if one.name == _JOURNEY))
+    takes_journeys = setting.host_bytes is not None and needs <= capabilities.operations
+    if takes_journeys and choices.one_of((True, False)):
         favoured = (choices.one_of(_FAVOURED),)
-        weights[_JOURNEY] = max(weights[_JOURNEY], _FAVOURED_WEIGHT)
+        weights[_JOURNEY] = max(weights[_JOURNEY], sum(weights.values()) // (_FAVOURED_SHARE - 1))
+    left = [
+        name for name in OMITTABLE if name in capabilities.operations and not (favoured and name in needs)
+    ]
+    without = []
+    for _ in range(min(choices.one_of(_OMITTED), len(left))):
+        without.append(left.pop(choices.integer(0, len(left) - 1)))
     return Swarm(
         seed,
         _cornered(replace(setting, page_order_seed=choices.integer(0, 99)), corner),

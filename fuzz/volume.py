@@ -19,7 +19,7 @@ from itertools import count
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
-from kvcrucible.contract.errors import NotRunError
+from kvcrucible.contract.errors import InputError, NotRunError
 from kvcrucible.contract.operations import OPERATIONS, Operation, Outcome
 from kvcrucible.contract.planes import BACKENDS
 from kvcrucible.contract.snapshot import PageState, to_plain
@@ -231,7 +231,10 @@ def run_block(plan: VolumePlan, first: int, seeds: int) -> Block:
 def _run_one(plan: VolumePlan, conditions: Conditions, seed: int, block: Block) -> Failure | None:
     watch = _Watch(plan.digest or plan.replay_twice)
     swarm, choices = draw_seed(seed, conditions)
-    failed = run_drawn(swarm, choices, conditions, block.tally, watch)
+    try:
+        failed = run_drawn(swarm, choices, conditions, block.tally, watch)
+    except InputError as error:
+        raise InputError(f"{error} (seed {seed}, which needs {swarm.setting})") from error
     block.corners[swarm.corner.value] += 1
     block.novelty.add(frozenset(watch.species))
     if failed is not None:

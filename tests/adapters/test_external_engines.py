@@ -17,10 +17,11 @@ from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.adapters import external, registry
 from kvcrucible.fuzz.adapters.external import depths_of, use_engine
 from kvcrucible.fuzz.lockstep import LockStep
+from kvcrucible.fuzz.raw import draw_seed
 from kvcrucible.fuzz.reproduction import render, run_case, violations_of
 from kvcrucible.fuzz.setting import Depth, Setting
 from kvcrucible.fuzz.steps import ReadBack, RunEffects
-from kvcrucible.fuzz.volume import VolumePlan, run_block
+from kvcrucible.fuzz.volume import VolumePlan, conditions_of, run_block, run_volume
 
 TOY, BROKEN = "examples.toy_adapter:build", "examples.toy_adapter:build_broken"
 
@@ -313,3 +314,101 @@ def test_two_sequences_meet_in_one_page(toys: None) -> None:
     found = violations_of(new, steps)
     assert {violation.invariant for violation in found} == {"no-stale-read"}
     assert violations_of(Setting(TOY, Depth.PAYLOAD, 5, 4, 12, 2), steps) == ()
+
+
+PARTICULAR = """
+from examples.toy_adapter import ToyAdapter, ToyEngine
+from kvcrucible.contract.errors import InputError
+
+class Leaks(ToyEngine):
+    def erase(self, row):
+        if self.table[row]:
+            self.table[row].pop()
+        super().erase(row)
+
+class FallsOver(ToyEngine):
+    def grow(self, row, stop):
+        if self.page_size == 4 and self.pages < 4:
+            raise RuntimeError("tiny pages")
+        return super().grow(row, stop)
+
+    def erase(self, row):
+        if len(self.table[row]) > 1:
+            raise ZeroDivisionError("a row of several pages")
+        super().erase(row)
+
+def falls_over(setting):
+    return ToyAdapter(setting, FallsOver)
+
+def leaks(setting):
+    if setting.capacity_pages < 2:
+        raise InputError("this engine keeps a null page; give it two pages or more")
+    return ToyAdapter(setting, Leaks)
+"""
+
+
+@pytest.fixture
+def particular(module: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(repository)
+    module.write_text(PARTICULAR, encoding="utf-8")
+
+
+@pytest.mark.usefixtures("particular")
+def test_what_an_engine_refuses_to_be_does_not_cost_the_finding() -> None:
+    """Shrinking tries plainer settings, and a factory may refuse them."""
+    use_engine("outside:leaks")
+    failure = run_volume(VolumePlan("outside:leaks", 1, 20, rules=20)).failure
+    assert failure is not None
+    assert failure.violations[0].invariant == "pool-conservation"
+    assert failure.setting.capacity_pages >= 2
+    assert violations_of(failure.setting, failure.steps)
+
+
+@pytest.mark.usefixtures("particular")
+def test_a_seed_that_needs_a_refused_setting_is_named() -> None:
+    use_engine("outside:leaks")
+    refused = next(
+        seed
+        for seed in range(200)
+        if draw_seed(seed, conditions_of(VolumePlan("outside:leaks")))[0].setting.capacity_pages == 1
+    )
+    with pytest.raises(InputError, match=rf"null page.*\(seed {refused}, which needs Setting\("):
+        run_volume(VolumePlan("outside:leaks", refused, 1))
+
+
+@pytest.mark.usefixtures("particular")
+@pytest.mark.parametrize("seed", [1, 3, 5])
+def test_one_error_is_not_shrunk_to_another(seed: int) -> None:
+    use_engine("outside:falls_over")
+    failure = run_volume(VolumePlan("outside:falls_over", seed, 20, rules=30)).failure
+    assert failure is not None
+    assert "ZeroDivisionError" in failure.first_seen[0].message
+    assert "ZeroDivisionError" in failure.violations[0].message
+
+
+@pytest.mark.parametrize(
+    ("where", "answer", "due"),
+    [
+        ("execute", "None", "a NoneType, and not an Outcome"),
+        ("snapshot", "{}", "a dict, and not a Snapshot"),
+        ("drain", "7", "a int, and not None"),
+        ("drain", "(1, 2)", "a tuple, and not None"),
+    ],
+)
+def test_an_answer_of_another_kind_is_a_fault_of_the_engine(
+    module: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, where: str, answer: str, due: str
+) -> None:
+    monkeypatch.syspath_prepend(repository)
+    text = f"""
+from examples.toy_adapter import build as toy
+
+def build(setting):
+    adapter = toy(setting)
+    adapter.{where} = lambda *_: {answer}
+    return adapter
+"""
+    module.write_text(text, encoding="utf-8")
+    use_engine("outside:build")
+    found = violations_of(Setting("outside:build"), [Submit(run(0, 0, 4), 0)])
+    assert [one.invariant for one in found] == ["engine-fault"]
+    assert due in found[0].message

@@ -17,6 +17,7 @@ from kvcrucible.fuzz.minimise import minimise
 from kvcrucible.fuzz.reproduction import render, run_case, violations_of, write
 from kvcrucible.fuzz.setting import Setting
 from kvcrucible.fuzz.steps import step_to_plain
+from kvcrucible.invariants.judgements import NOT_REPRODUCED
 from kvcrucible.invariants.violation import InvariantViolated, Violation
 
 SETTING = Setting(capacity_pages=6)
@@ -54,9 +55,11 @@ def test_steps_that_the_failure_does_not_need_are_taken_out() -> None:
     assert again[0].invariant == found[0].invariant
 
 
-def test_minimising_what_holds_changes_nothing() -> None:
+def test_minimising_what_holds_changes_nothing_and_says_so() -> None:
     found = (Violation("single-writer", "made up"),)
-    assert minimise(SETTING, FORK, found) == (FORK, found)
+    steps, violations = minimise(SETTING, FORK, found)
+    assert (steps, violations[:1]) == (FORK, found)
+    assert [one.invariant for one in violations[1:]] == [NOT_REPRODUCED]
 
 
 def test_the_file_passes_on_the_mended_engine_without_a_database(tmp_path: Path) -> None:
