@@ -90,6 +90,12 @@ def _run() -> None:
         stderr_line("interrupted")
         sys.exit(ExitStatus.INTERRUPTED)
     except CrucibleError as error:
+        from kvcrucible.invariants.violation import InvariantViolated
+
+        if isinstance(error, InvariantViolated):
+            # Found by a command that looks for something else, such as what a failure leaves behind.
+            stderr_line(f"violated: {error}; `kvcrucible fuzz --raw` shows the steps")
+            sys.exit(ExitStatus.VIOLATION)
         stderr_line(f"error: {error}")
         sys.exit(ExitStatus.INTERNAL)
     except Exception:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvcrucible.contract.errors import InputError
+from kvcrucible.fuzz.minimise import alike
 from kvcrucible.fuzz.nth_failure.cells import Build, Cell, Ending, Tried, cells_of, try_cell
 from kvcrucible.fuzz.nth_failure.sites import LOSING, UNFORESEEN, Failure, Site
 from kvcrucible.fuzz.nth_failure.subject import Subject
@@ -152,7 +153,7 @@ def run(
 
 
 def smaller(failed: Tried) -> Tried:
-    """Take steps before the failing operation out one by one while the same invariant is violated."""
+    """Take steps before the failing operation out one by one while it fails alike."""
     best, tries, shorter = failed, 0, True
     while shorter:
         shorter = False
@@ -161,7 +162,7 @@ def smaller(failed: Tried) -> Tried:
             if tries > _MOST_TRIES:
                 return best
             candidate = try_cell(_without(best.cell, index))
-            if candidate.violations and candidate.violations[0].invariant == failed.violations[0].invariant:
+            if candidate.violations and alike(candidate.violations, failed.violations):
                 best, shorter = candidate, True
                 break
     return best

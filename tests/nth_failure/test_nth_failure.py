@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -359,3 +361,17 @@ def test_a_promise_that_fails_in_the_second_pool_leaves_none_in_the_first() -> N
 def test_every_site_is_of_one_kind() -> None:
     for site in Site:
         assert sum(site in kind for kind in (IN_THE_CALL, OF_A_TRANSFER, LOSING, UNFORESEEN)) == 1
+
+
+def test_an_engine_that_is_wrong_anyway_is_a_violation_and_no_mishap(tmp_path: Path) -> None:
+    code = (
+        "import sys; from kvcrucible.engine.pages import PageLedger; from kvcrucible.cli.main import main;"
+        "PageLedger.share = lambda self, pages: None;"
+        "sys.argv = ['kvcrucible', 'nth-failure', '--seed', '0', '--cells', '2000']; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == ExitStatus.VIOLATION, done.stderr
+    assert "violated: " in done.stderr
+    assert "Traceback" not in done.stderr
