@@ -56,7 +56,7 @@ def minimise(
         for dropped in _one_or_two(len(kept.steps)):
             if runs >= MAX_RUNS:
                 break
-            again, renumbered = _without(setting, kept, dropped)
+            again, renumbered = _run(setting, kept, dropped)
             runs += 1
             if renumbered and (again is None or not alike(again.violations, violations)):
                 # A failure may be about a handle that nothing belongs to: then the others keep their numbers.
@@ -99,14 +99,10 @@ def rerun(setting: Setting, steps: Sequence[Step]) -> Failing | None:
     return _run(setting, Failing(tuple(steps), (), ()), ())[0]
 
 
-def _without(setting: Setting, example: Failing, dropped: Collection[int]) -> tuple[Failing | None, bool]:
+def _run(setting: Setting, example: Failing, dropped: Collection[int]) -> tuple[Failing | None, bool]:
     """Run an example without some of its steps and what addresses what these created, else as :func:`rerun`; and say
     whether another step than the dropped ones was left out or got another number.
     """
-    return _run(setting, example, dropped)
-
-
-def _run(setting: Setting, example: Failing, dropped: Collection[int]) -> tuple[Failing | None, bool]:
     lock = None
     counts: list[Counts] = []
     numbers, renumbered = Renumbering(), False
