@@ -1,4 +1,4 @@
-"""Writes results that are kept as JSON, and reads them as what a stranger may have written."""
+"""Results that are kept as JSON: written whole or not at all, and read as what a stranger may have written."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from kvcrucible.contract import json_files
 from kvcrucible.contract.errors import InputError
 
 
@@ -26,18 +27,5 @@ def write_json(path: Path, plain: dict[str, Any]) -> None:
 
 
 def read_json(path: Path, most_bytes: int) -> Any:
-    """Return what a file of at most ``most_bytes`` holds; raises ``InputError`` for one that is no JSON, is larger or
-    cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            # What was read is counted: the size that a device or a pipe tells is not that of what it yields.
-            raw = file.read(most_bytes + 1)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
-    if len(raw) > most_bytes:
-        raise InputError(f"{path} has more than {most_bytes:,} bytes; it is no file of results")
-    try:
-        return json.loads(raw.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is no file of results: {type(error).__name__} {error}") from error
+    """Return what a file of results says; raises ``InputError`` as :func:`kvcrucible.contract.json_files.read_json`."""
+    return json_files.read_json(path, most_bytes, "name a file of results that a run has kept")

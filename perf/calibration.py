@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from kvcrucible.contract.errors import InputError
+from kvcrucible.contract.json_files import parse_json
 from kvcrucible.perf.statistics.blocks import head_first, process_summary
-from kvcrucible.perf.statistics.bounded_files import parse_json
 from kvcrucible.perf.statistics.fingerprint import MachineFingerprint
 from kvcrucible.perf.statistics.samples import PairedSamples
 
@@ -24,6 +24,8 @@ TIMEOUT_SECONDS = 300
 
 #: Most bytes that a process may print, most metrics in them, most timings of one.
 MAX_OUTPUT_BYTES, MAX_METRICS, MAX_TIMINGS = 1 << 20, 1_000, 10_000
+
+_REMEDY = "it has to print one JSON object and nothing else, metric to a list of seconds"
 
 #: One fresh process: metric to its timings, in seconds.
 Process = Callable[[], Mapping[str, Sequence[float]]]
@@ -55,7 +57,8 @@ def fresh_process(
         raise InputError(f"benchmark `{shown}`: status {done.returncode}; {last[0][:300]}")
     if len(done.stdout) > MAX_OUTPUT_BYTES:
         raise InputError(f"benchmark `{shown}`: more than {MAX_OUTPUT_BYTES:,} bytes of output")
-    return _checked(parse_json(done.stdout.decode("utf-8", "replace"), f"benchmark `{shown}`"), shown)
+    text = done.stdout.decode("utf-8", "replace")
+    return _checked(parse_json(text, f"benchmark `{shown}`", _REMEDY), shown)
 
 
 def unchanged_pairs(

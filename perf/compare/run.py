@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from kvcrucible.contract.errors import InputError
+from kvcrucible.contract.json_files import parse_json
 from kvcrucible.perf.compare.figures import BytecodeChange, bytecode_changes, counted, paired
 from kvcrucible.perf.compare.revisions import Revision
-from kvcrucible.perf.statistics.bounded_files import parse_json
 from kvcrucible.perf.statistics.fingerprint import MachineFingerprint, this_machine
 from kvcrucible.perf.statistics.gate import Run, judge
 from kvcrucible.perf.statistics.noise_floor import NoiseFloor, certify, measure_noise
@@ -120,7 +120,8 @@ class Runner:
         if done.returncode or len(done.stdout) > MAX_OUTPUT_BYTES:
             last = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
             raise InputError(f"{revision.name}: a process ended with status {done.returncode}; {last[:300]}")
-        found = parse_json(done.stdout.decode("utf-8", "replace"), revision.name)
+        text = done.stdout.decode("utf-8", "replace")
+        found = parse_json(text, revision.name, "the code of a revision may print nothing as it is imported")
         if not isinstance(found, dict) or not isinstance(found.get("cases"), dict):
             raise InputError(f"{revision.name}: a process printed something else than figures")
         return found
