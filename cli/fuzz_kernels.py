@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvcrucible.cli.console import console, print_json, safe, stderr_console, stderr_line
+from kvcrucible.cli.console import console, print_json, safe, stderr_line
+from kvcrucible.cli.progress import Spinner, spinner
 from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ def kernels_and_print(backend: str, plan: KernelPlan, out: Path, *, json_output:
     chosen = list(TARGETS.values()) if backend == "any" else [TARGETS[backend]]
     reports = []
     for target in chosen:
-        with stderr_console().status(f"fuzzing kernels on {target.name}") as spinner:
+        with spinner(f"fuzzing kernels on {target.name}") as shown:
 
-            def show(name: str, done: int, cells: int, spinner: Any = spinner) -> None:
-                spinner.update(f"fuzzing kernels on {name}: {done} of {cells} cells")
+            def show(name: str, done: int, cells: int, shown: Spinner = shown) -> None:
+                shown.say(f"fuzzing kernels on {name}: {done} of {cells} cells")
 
             reports.append(run_target(target, replace(plan, on_progress=show)))
     paths = [_keep(report, out) for report in reports]

@@ -45,10 +45,9 @@ def compare(
     import json
     import tempfile
 
-    from rich.progress import Progress
-
-    from kvcrucible.cli.console import print_json, stderr_console
+    from kvcrucible.cli.console import print_json
     from kvcrucible.cli.optional import require_modules
+    from kvcrucible.cli.progress import progress_bar
     from kvcrucible.contract.errors import InputError
     from kvcrucible.perf.compare.revisions import check_out, require_revision
     from kvcrucible.perf.statistics.thresholds import default_thresholds, read_thresholds
@@ -62,14 +61,13 @@ def compare(
     from kvcrucible.perf.statistics.noise_floor import read_noise_floor
 
     floor = None if noise_floor is None else read_noise_floor(noise_floor)
-    errors = stderr_console()
     with tempfile.TemporaryDirectory(prefix="kvcrucible-compare-") as name:
         folder = Path(name)
         sides = [
             check_out(repository, revision, folder / side)
             for side, revision in (("base", base), ("head", head))
         ]
-        with Progress(console=errors, transient=True, disable=as_json or not errors.is_terminal) as progress:
+        with progress_bar(left=True, hidden=as_json) as progress:
             total = 4 if counts_only else 4 + limits.plan.most_pairs
             task = progress.add_task("counting work", total=total)
             found = run(
