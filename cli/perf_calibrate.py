@@ -44,7 +44,7 @@ def calibrate(
     from kvcrucible.cli.console import console, print_json, safe
     from kvcrucible.cli.optional import require_modules
     from kvcrucible.cli.progress import progress_bar
-    from kvcrucible.contract.errors import ExitStatus, InputError
+    from kvcrucible.contract.errors import ExitStatus
     from kvcrucible.perf.statistics.thresholds import default_thresholds, read_thresholds
 
     limits = default_thresholds() if thresholds is None else read_thresholds(thresholds)
@@ -67,10 +67,7 @@ def calibrate(
             progress.advance(task)
     noise = {one.metric: measure_noise(one, limits.policy(one.metric)) for one in samples}
     certificate = certify(noise, machine, datetime.now(UTC), limits.expires_days)
-    try:
-        certificate.write(out)
-    except OSError as error:
-        raise InputError(f"--out {out}: {error.strerror or error}") from None
+    certificate.write(out)
     rows = _rows(certificate, limits)
     if as_json:
         print_json({"certificate": certificate.to_plain(), "file": str(out), "metrics": rows})

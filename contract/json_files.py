@@ -1,4 +1,4 @@
-"""JSON that somebody else may have written, read within limits: the one place that parses such files.
+"""JSON files: written whole or not at all, and read within limits, as what somebody else may have written.
 
 A file is a regular file of at most a stated size.  A text is UTF-8, nested a few levels deep, and has no repeated keys
 (of which readers keep different ones) and no number that is not finite; which form it has to have, a JSON Schema says.
@@ -15,6 +15,8 @@ import math
 import os
 import stat
 from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -30,6 +32,23 @@ MAX_DEPTH = 16
 
 #: Characters that are shown of a key, a place or what is wrong with a value: all hold the file's own words.
 _SHOWN_CHARACTERS = 300
+
+
+def write_json(path: Path, plain: Mapping[str, Any], remedy: str) -> None:
+    """Write ``plain`` to ``path``, whole or not at all, keys in order; folders are made and what is there is replaced.
+
+    Raises :class:`InputError` where that cannot be, and ``ValueError`` for a number that is not finite.
+    """
+    text = json.dumps(plain, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    beside = path.with_name(f"{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink()
+        raise InputError(f"{path}: cannot be written ({error.strerror or error}); {remedy}") from None
 
 
 def read_json(path: Path, limit_bytes: int, remedy: str) -> Any:

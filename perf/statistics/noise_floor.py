@@ -11,7 +11,6 @@ floor from few pairs is higher than one from many.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,7 +21,7 @@ import numpy as np
 from scipy import special
 
 from kvcrucible.contract.errors import InputError
-from kvcrucible.contract.json_files import check_form, read_json
+from kvcrucible.contract.json_files import check_form, read_json, write_json
 from kvcrucible.perf.origin import Origin
 from kvcrucible.perf.statistics.fingerprint import MachineFingerprint
 from kvcrucible.perf.statistics.metrics import Better, MetricPolicy
@@ -91,10 +90,8 @@ class NoiseFloor:
         }
 
     def write(self, path: Path) -> None:
-        """Write the certificate to ``path``, replacing what is there."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(self.to_plain(), indent=1, allow_nan=False)
-        path.write_text(text + "\n", encoding="utf-8")
+        """Write the certificate to ``path``, replacing what is there; raises :class:`InputError` where it cannot."""
+        write_json(path, self.to_plain(), "name another file with --out")
 
 
 def measure_noise(samples: PairedSamples, policy: MetricPolicy) -> Noise:

@@ -1,4 +1,4 @@
-"""JSON that a stranger may have written: each way in which it cannot be used, and what is said of it."""
+"""JSON files: written whole or not at all; each way in which one cannot be used, and what is said of it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,32 @@ from pathlib import Path
 import pytest
 
 from kvcrucible.contract.errors import InputError
-from kvcrucible.contract.json_files import MAX_DEPTH, check_form, parse_json, read_json
+from kvcrucible.contract.json_files import MAX_DEPTH, check_form, parse_json, read_json, write_json
 
 LIMIT = 1_000
 REMEDY = "name another"
+
+
+def test_a_file_is_written_with_its_folders_and_replaces_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file.json"
+    for plain in ({"b": [1, "ä"], "a": None}, {"a": 2.5}):
+        write_json(path, plain, REMEDY)
+        assert read_json(path, LIMIT, REMEDY) == plain
+    assert [file.name for file in path.parent.iterdir()] == ["file.json"]
+
+
+def test_what_cannot_be_written_leaves_nothing_and_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    write_json(path, {"a": 1}, REMEDY)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(path, {"a": float("nan")}, REMEDY)
+    below, folder = path / "below.json", tmp_path / "folder"
+    folder.mkdir()
+    for at in (below, folder):
+        with pytest.raises(InputError, match=rf"^{re.escape(str(at))}: cannot be written \(.*\); {REMEDY}$"):
+            write_json(at, {"a": 2}, REMEDY)
+    assert read_json(path, LIMIT, REMEDY) == {"a": 1}
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["file.json", "folder"]
 
 
 def test_a_file_says_what_stands_in_it(tmp_path: Path) -> None:
