@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvcrucible.cli.console import console, print_json, safe, stderr_line
+from kvcrucible.cli.console import console, print_json, safe
 from kvcrucible.cli.progress import Spinner, spinner
+from kvcrucible.cli.reproduced import written_or_told
 from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
@@ -48,14 +49,14 @@ def _keep(report: dict[str, Any], out: Path) -> Path | None:
     """Write the failing case of a report, which ``fuzz.kernels.child --case`` runs again."""
     if report["failure"] is None:
         return None
-    path = out / f"kernel-{report['target']}.json"
-    try:
+
+    def write() -> Path:
+        path = out / f"kernel-{report['target']}.json"
         out.mkdir(parents=True, exist_ok=True)
         path.write_text(report["failure"]["case"] + "\n", encoding="utf-8")
-    except OSError as error:
-        stderr_line(f"no case was written to {out}: {error}; name another folder with --out")
-        return None
-    return path
+        return path
+
+    return written_or_told("case", out, write)
 
 
 def _show(report: dict[str, Any], path: Path | None) -> None:
