@@ -83,18 +83,14 @@ def capacity(
 def _trace_scenario(
     path: Path, limit: int | None, page_size: int, static_max: int | None, quiet: bool
 ) -> Scenario:
-    from rich.progress import Progress
-
-    from kvcrucible.cli.console import stderr_console
+    from kvcrucible.cli.progress import progress_bar
     from kvcrucible.perf.capacity import recorded_scenario
     from kvcrucible.perf.capacity_lengths import recorded_lengths
     from kvcrucible.perf.traces import open_trace
 
-    errors = stderr_console()
-    hidden = quiet or not errors.is_terminal
     with (
         open_trace(path, limit) as requests,
-        Progress(console=errors, transient=True, disable=hidden) as progress,
+        progress_bar(in_bytes=True, left=True, hidden=quiet) as progress,
     ):
         task = progress.add_task("reading", total=requests.total_bytes)
 

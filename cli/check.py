@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,29 +30,17 @@ def check(
 
     Status 0 pass, 1 fail, 2 no history, 3 unknown.  docs/histories.md tells what an engine writes.
     """
+    from kvcrucible.cli.progress import spinner
     from kvcrucible.invariants.history.check import check_file
 
-    with _progress(as_json) as note:
-        verdict = check_file(history, max_live, note)
+    with spinner("check", hidden=as_json) as shown:
+        verdict = check_file(history, max_live, lambda lines: shown.say(f"check: {lines:,} lines"))
     if as_json:
         _print_json(verdict)
     else:
         _print(verdict)
     if verdict.status:
         raise typer.Exit(verdict.status)
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[int], None]]:
-    """Show on a terminal's standard error how many lines were judged; yield what tells."""
-    from kvcrucible.cli.console import stderr_console
-
-    console = stderr_console()
-    if quiet or not console.is_terminal:
-        yield lambda lines: None
-        return
-    with console.status("check") as status:
-        yield lambda lines: status.update(f"check: {lines:,} lines")
 
 
 def _print_json(verdict: Verdict) -> None:

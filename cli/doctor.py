@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 import typer
 
-from kvcrucible.cli.console import console, print_json, safe, stderr_console
+from kvcrucible.cli.console import console, print_json, safe
 from kvcrucible.cli.doctor_findings import (
     LIBRARIES,
     Finding,
@@ -30,6 +30,7 @@ from kvcrucible.cli.doctor_findings import (
     run_probe,
 )
 from kvcrucible.cli.doctor_probes import PROBES
+from kvcrucible.cli.progress import spinner
 from kvcrucible.cli.tables import Table
 
 #: Characters of the longest word of a cell: a longer one, mostly a path, would be broken in its middle in a narrow
@@ -63,7 +64,7 @@ def register(app: typer.Typer) -> None:
         as_json: bool = typer.Option(False, "--json", help="Write the report as one JSON document."),
     ) -> None:
         """Tell what this machine has; for what it lacks, the reason and the remedy."""
-        with stderr_console().status("looking at what is installed"):
+        with spinner("looking at what is installed"):
             findings = examine()
         if as_json:
             print_json(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvcrucible.cli.console import console, print_json, safe, stderr_line
+from kvcrucible.cli.console import console, print_json, safe
 from kvcrucible.cli.fuzz_tables import print_counts, print_failure, print_pairs
 from kvcrucible.cli.progress import progress_bar
 from kvcrucible.cli.reproduced import write_reproduction
@@ -30,9 +30,7 @@ def campaign_and_print(plan: Plan, out: Path, *, json_output: bool) -> ExitStatu
             f"--database {plan.database} is no folder; name one, it is made where it does not exist"
         )
     report = _run_with_progress(plan)
-    path, trouble = write_reproduction(report.failure, out)
-    if trouble is not None:
-        stderr_line(trouble)
+    path = write_reproduction(report.failure, out)
     if json_output:
         from kvcrucible.fuzz.report import report_to_plain
 

@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvcrucible.cli.console import console, print_json, safe, stderr_console, stderr_line
+from kvcrucible.cli.console import console, print_json, safe
+from kvcrucible.cli.progress import Spinner, spinner
+from kvcrucible.cli.reproduced import written_or_told
 from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
@@ -28,10 +30,10 @@ def kernels_and_print(backend: str, plan: KernelPlan, out: Path, *, json_output:
     chosen = list(TARGETS.values()) if backend == "any" else [TARGETS[backend]]
     reports = []
     for target in chosen:
-        with stderr_console().status(f"fuzzing kernels on {target.name}") as spinner:
+        with spinner(f"fuzzing kernels on {target.name}") as shown:
 
-            def show(name: str, done: int, cells: int, spinner: Any = spinner) -> None:
-                spinner.update(f"fuzzing kernels on {name}: {done} of {cells} cells")
+            def show(name: str, done: int, cells: int, shown: Spinner = shown) -> None:
+                shown.say(f"fuzzing kernels on {name}: {done} of {cells} cells")
 
             reports.append(run_target(target, replace(plan, on_progress=show)))
     paths = [_keep(report, out) for report in reports]
@@ -47,14 +49,14 @@ def _keep(report: dict[str, Any], out: Path) -> Path | None:
     """Write the failing case of a report, which ``fuzz.kernels.child --case`` runs again."""
     if report["failure"] is None:
         return None
-    path = out / f"kernel-{report['target']}.json"
-    try:
+
+    def write() -> Path:
+        path = out / f"kernel-{report['target']}.json"
         out.mkdir(parents=True, exist_ok=True)
         path.write_text(report["failure"]["case"] + "\n", encoding="utf-8")
-    except OSError as error:
-        stderr_line(f"no case was written to {out}: {error}; name another folder with --out")
-        return None
-    return path
+        return path
+
+    return written_or_told("case", out, write)
 
 
 def _show(report: dict[str, Any], path: Path | None) -> None:

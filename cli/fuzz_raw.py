@@ -40,9 +40,7 @@ def plan_of(
 def volume_and_print(plan: VolumePlan, jobs: int, out: Path, *, json_output: bool) -> ExitStatus:
     """Run the plan, print what became of it, and return the exit status."""
     report = _run_with_progress(plan, jobs)
-    path, trouble = write_reproduction(report.failure, out)
-    if trouble is not None:
-        stderr_line(trouble)
+    path = write_reproduction(report.failure, out)
     if json_output:
         from kvcrucible.fuzz.volume import volume_to_plain
 
@@ -82,9 +80,7 @@ def bench_and_print(plan: VolumePlan, out: Path, *, json_output: bool) -> ExitSt
 def _print_failed(found: FailedMeanwhile, plan: VolumePlan, out: Path, *, json_output: bool) -> None:
     from kvcrucible.fuzz.rates import failed_to_plain
 
-    path, trouble = write_reproduction(found.failure, out)
-    if trouble is not None:
-        stderr_line(trouble)
+    path = write_reproduction(found.failure, out)
     if json_output:
         print_json(failed_to_plain(found, None if path is None else str(path)))
         return

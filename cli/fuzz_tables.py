@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from kvcrucible.fuzz.campaign import Failure
     from kvcrucible.fuzz.pairs import Pair
+    from kvcrucible.fuzz.steps import Step
+    from kvcrucible.invariants.violation import Violation
 
 #: How many of the pairs that are missing are named.
 _PAIRS_SHOWN = 12
@@ -50,9 +52,18 @@ def print_failure(screen: Console, failure: Failure, path: Path | None) -> None:
     screen.print(
         f"\n[bold]minimal sequence[/bold] ({len(failure.steps)} operations) on {safe(in_words(failure.setting))}"
     )
-    for number, step in enumerate(failure.steps, 1):
+    print_example(screen, failure.steps, failure.violations, path)
+
+
+def print_example(
+    screen: Console, steps: Sequence[Step], violations: Sequence[Violation], path: Path | None
+) -> None:
+    """Print the steps of an example that fails, numbered from 1, what they violate, and where it was written."""
+    from kvcrucible.contract.in_words import in_words
+
+    for number, step in enumerate(steps, 1):
         screen.print(f"  {number}. {safe(in_words(step))}")
-    for found in failure.violations:
+    for found in violations:
         screen.print(f"[bold]{safe(found.invariant)}[/bold]: {safe(found.message)}")
     if path is not None:
         screen.print(f"reproduction: {safe(str(path))}")

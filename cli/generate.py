@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from kvcrucible.cli.console import console, print_json, stderr_console, visible
+from kvcrucible.cli.console import console, print_json, visible
+from kvcrucible.cli.progress import spinner
 from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def generate(
             f"{len(request.prompt)} prompt tokens and {tokens} more exceed the model's context of "
             f"{file.config.context_tokens}; use fewer"
         )
-    with stderr_console().status("reading the weights"):
+    with spinner("reading the weights"):
         decoder = LlamaDecoder.from_file(file)
     cache = PagedCache(file.config, page_size=page_size, max_positions=positions, sequences=2)
     paged = Runner(decoder, cache)

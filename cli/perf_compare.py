@@ -42,14 +42,12 @@ def compare(
     Status 0 where nothing got worse, 1 where something did, 3 where the pairs do not decide. Work counters and
     executed bytecodes are exact; time is judged beside an unchanged and a slowed twin, which run with it.
     """
-    import json
     import tempfile
 
-    from rich.progress import Progress
-
-    from kvcrucible.cli.console import print_json, stderr_console
+    from kvcrucible.cli.console import print_json
     from kvcrucible.cli.optional import require_modules
-    from kvcrucible.contract.errors import InputError
+    from kvcrucible.cli.progress import progress_bar
+    from kvcrucible.contract.json_files import write_json
     from kvcrucible.perf.compare.revisions import check_out, require_revision
     from kvcrucible.perf.statistics.thresholds import default_thresholds, read_thresholds
 
@@ -62,14 +60,13 @@ def compare(
     from kvcrucible.perf.statistics.noise_floor import read_noise_floor
 
     floor = None if noise_floor is None else read_noise_floor(noise_floor)
-    errors = stderr_console()
     with tempfile.TemporaryDirectory(prefix="kvcrucible-compare-") as name:
         folder = Path(name)
         sides = [
             check_out(repository, revision, folder / side)
             for side, revision in (("base", base), ("head", head))
         ]
-        with Progress(console=errors, transient=True, disable=as_json or not errors.is_terminal) as progress:
+        with progress_bar(left=True, hidden=as_json) as progress:
             total = 4 if counts_only else 4 + limits.plan.most_pairs
             task = progress.add_task("counting work", total=total)
             found = run(
@@ -84,11 +81,7 @@ def compare(
             )
     plain = _plain(found, sides, seed)
     if out is not None:
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"--out {out}: {error.strerror or error}") from None
+        write_json(out, plain, "name another file with --out")
     if as_json:
         print_json(plain)
     else:

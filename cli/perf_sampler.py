@@ -159,9 +159,8 @@ def _selfcheck(
 ) -> None:
     from dataclasses import asdict
 
-    from rich.progress import Progress
-
-    from kvcrucible.cli.console import console, print_json, safe, stderr_console
+    from kvcrucible.cli.console import console, print_json, safe
+    from kvcrucible.cli.progress import progress_bar
     from kvcrucible.cli.tables import Table
     from kvcrucible.contract.errors import ExitStatus
     from kvcrucible.perf.calibration import BUILTIN, fresh_process
@@ -174,8 +173,7 @@ def _selfcheck(
     # Without a driver this ends here, before a benchmark has run.
     with Sampler(device, interval_ms=interval_ms, poll_ms=poll_ms) as probe:
         probe.stop()
-    errors = stderr_console()
-    with Progress(console=errors, transient=True, disable=as_json or not errors.is_terminal) as progress:
+    with progress_bar(left=True, hidden=as_json) as progress:
         task = progress.add_task("pairs of processes", total=pairs)
         found = check(
             lambda: fresh_process(words),

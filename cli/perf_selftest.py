@@ -39,8 +39,9 @@ def selftest(
     Every figure stands with its own Monte-Carlo error. Status 1 where one misses its bound, 3 where the trials are too
     few to say. Nothing here is measured: all of it is SIMULATED.
     """
-    from kvcrucible.cli.console import print_json, stderr_console
+    from kvcrucible.cli.console import print_json
     from kvcrucible.cli.optional import require_modules
+    from kvcrucible.cli.progress import spinner
     from kvcrucible.perf.selftest.names import require_known
 
     require_known(seed, only or (), scale)
@@ -51,12 +52,10 @@ def selftest(
 
     started = time.monotonic()
     found = []
-    errors = stderr_console()
-    with errors.status("simulating", spinner="line") if errors.is_terminal else _Quiet():
+    with spinner("simulating") as shown:
         for figure in figures(seed, only or (), scale):
             found.append(figure)
-            if errors.is_terminal:
-                errors.print(f"{figure.status.value:>10}  {figure.check}: {figure.name}", style="dim")
+            shown.keep(f"{figure.status.value:>10}  {figure.check}: {figure.name}")
     seconds = time.monotonic() - started
     status = exit_status(found)
     if as_json:
@@ -74,16 +73,6 @@ def selftest(
     else:
         _show(found, seed, seconds)
     raise typer.Exit(status)
-
-
-class _Quiet:
-    """Stands for the spinner where there is no terminal."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *error: object) -> None:
-        return None
 
 
 def _show(figures: Sequence[Figure], seed: int, seconds: float) -> None:

@@ -140,10 +140,9 @@ def _collector_spared() -> Iterator[None]:
 @contextmanager
 def _progress(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
     """Show a bar of requests on a terminal's standard error; yield what sets it."""
-    from kvcrucible.cli.console import stderr_console
     from kvcrucible.cli.progress import progress_bar
 
-    with progress_bar(left=True, hidden=quiet or not stderr_console().is_terminal) as bar:
+    with progress_bar(left=True, hidden=quiet) as bar:
         task = bar.add_task("replay, requests", total=total)
         yield lambda done: bar.update(task, completed=done)
 

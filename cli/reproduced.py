@@ -1,26 +1,37 @@
-"""Writing a failing example for the commands that find one."""
+"""Writing what failed for the commands that find something."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvcrucible.cli.console import stderr_line
 from kvcrucible.contract.errors import InputError
 
 if TYPE_CHECKING:
     from kvcrucible.fuzz.campaign import Failure
 
 
-def write_reproduction(failure: Failure | None, out: Path) -> tuple[Path | None, str | None]:
-    """Write a failing example; a folder that cannot be written costs the file, never the report.
+def written_or_told(what: str, out: Path, write: Callable[[], Path]) -> Path | None:
+    """Return where ``write`` has written ``what`` below the folder ``out``.
 
-    Returns where it was written, and why it was not; neither where there is no failure.
+    A folder that cannot be written costs the file, never the report: then it is said on standard error, and None is
+    returned.
     """
+    try:
+        return write()
+    except (OSError, InputError) as error:
+        stderr_line(f"no {what} was written to {out}: {error}; name another folder with --out")
+        return None
+
+
+def write_reproduction(failure: Failure | None, out: Path) -> Path | None:
+    """Write a failing example and return where, None where there is no failure or it cannot be written."""
     if failure is None:
-        return None, None
+        return None
     from kvcrucible.fuzz.reproduction import write
 
-    try:
-        return write(out, failure.setting, failure.steps, failure.violations), None
-    except (OSError, InputError) as error:
-        return None, f"no reproduction was written to {out}: {error}; name another folder with --out"
+    return written_or_told(
+        "reproduction", out, lambda: write(out, failure.setting, failure.steps, failure.violations)
+    )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from kvcrucible.contract.errors import InputError
+from kvcrucible.contract.json_files import parse_json
+from kvcrucible.perf.child_process import run_child
 from kvcrucible.perf.statistics.blocks import head_first, process_summary
-from kvcrucible.perf.statistics.bounded_files import parse_json
 from kvcrucible.perf.statistics.fingerprint import MachineFingerprint
 from kvcrucible.perf.statistics.samples import PairedSamples
 
@@ -24,6 +24,8 @@ TIMEOUT_SECONDS = 300
 
 #: Most bytes that a process may print, most metrics in them, most timings of one.
 MAX_OUTPUT_BYTES, MAX_METRICS, MAX_TIMINGS = 1 << 20, 1_000, 10_000
+
+_REMEDY = "it has to print one JSON object and nothing else, metric to a list of seconds"
 
 #: One fresh process: metric to its timings, in seconds.
 Process = Callable[[], Mapping[str, Sequence[float]]]
@@ -38,24 +40,15 @@ def fresh_process(
     command cannot be started, fails, takes too long or prints something else.
     """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
-    shown = " ".join(command)[:300]
-    try:
-        done = subprocess.run(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout_seconds,
-            env=environment,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise InputError(f"benchmark `{shown}`: {str(error)[:300]}") from None
-    if done.returncode:
-        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it said nothing"]
-        raise InputError(f"benchmark `{shown}`: status {done.returncode}; {last[0][:300]}")
-    if len(done.stdout) > MAX_OUTPUT_BYTES:
-        raise InputError(f"benchmark `{shown}`: more than {MAX_OUTPUT_BYTES:,} bytes of output")
-    return _checked(parse_json(done.stdout.decode("utf-8", "replace"), f"benchmark `{shown}`"), shown)
+    name = f"benchmark `{' '.join(command)[:300]}`"
+    text = run_child(
+        command,
+        name,
+        timeout_seconds=timeout_seconds,
+        most_bytes=MAX_OUTPUT_BYTES,
+        environment=environment,
+    )
+    return _checked(parse_json(text, name, _REMEDY), name)
 
 
 def unchanged_pairs(
@@ -87,15 +80,13 @@ def unchanged_pairs(
         ]
 
 
-def _checked(plain: object, shown: str) -> dict[str, list[float]]:
+def _checked(plain: object, name: str) -> dict[str, list[float]]:
     if not isinstance(plain, dict) or not 0 < len(plain) <= MAX_METRICS:
-        raise InputError(f"benchmark `{shown}`: not an object of 1 to {MAX_METRICS:,} metrics")
+        raise InputError(f"{name}: not an object of 1 to {MAX_METRICS:,} metrics")
     for metric, timings in plain.items():
         usable = isinstance(timings, list) and 0 < len(timings) <= MAX_TIMINGS
         if not usable or not all(_is_timing(one) for one in timings):
-            raise InputError(
-                f"benchmark `{shown}`: {metric[:80]} has no list of 1 to {MAX_TIMINGS:,} positive numbers"
-            )
+            raise InputError(f"{name}: {metric[:80]} has no list of 1 to {MAX_TIMINGS:,} positive numbers")
     return plain
 
 

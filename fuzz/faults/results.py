@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-
 from kvcrucible.contract.errors import InputError
+from kvcrucible.contract.json_files import check_form
 from kvcrucible.fuzz.faults.catalogue import every_fault
 from kvcrucible.fuzz.faults.matrix import fault_rows, invariant_rows, matrix_to_plain
 from kvcrucible.fuzz.faults.run import CampaignOptions, FaultRun, Verdict, totals
@@ -65,12 +62,8 @@ def read_results(path: Path) -> KeptRuns:
     So is one whose kills prove nothing: the engine as it is was killed beside them, or a kill names no invariant.
     """
     plain = read_json(path, MAX_BYTES)
-    try:
-        jsonschema.validate(plain, _schema())
-    except jsonschema.ValidationError as error:
-        raise InputError(
-            f"{path} holds no results of faults: {error.json_path} {error.message:.200}"
-        ) from error
+    remedy = f"name a file that this version's `kvcrucible faults run` wrote ({FORMAT})"
+    check_form(plain, "kvcrucible.fuzz.faults", "fault_runs.schema.json", str(path), remedy)
     condemned = next((one for one in plain["unchanged"] if one["verdict"] == Verdict.KILLED), None)
     if condemned is not None:
         raise InputError(
@@ -94,9 +87,3 @@ def read_results(path: Path) -> KeptRuns:
         for entry in plain["runs"]
     ]
     return KeptRuns(plain["commit"], tuple(runs))
-
-
-def _schema() -> Any:
-    return json.loads(
-        resources.files("kvcrucible.fuzz.faults").joinpath("fault_runs.schema.json").read_text("utf-8")
-    )

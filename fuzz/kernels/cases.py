@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
 
 from hypothesis import strategies as st
 
 from kvcrucible.contract.errors import InputError
+from kvcrucible.contract.json_files import read_json
 from kvcrucible.fuzz.kernels.cells import BOUNDARIES, KERNELS, Cell, lengths_of
 
 #: Head dimensions by profile, one with several groups first: Hypothesis tries what is first in every cell, so the
@@ -37,8 +38,10 @@ POISONS = ("nan", "large")
 #: Largest length, count or dimension of a case that is read from a file: what is built stays small.
 _MOST_NUMBER = 4096
 
-#: Most characters of a case that is read from a file.
-_MOST_CASE_CHARACTERS = 1 << 16
+#: Most bytes of a file with a case.
+_MAX_CASE_BYTES = 1 << 16
+
+_REMEDY = "give a case as a kernel campaign wrote it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +72,22 @@ class Case:
         return json.dumps(asdict(self))
 
 
-def case_from_json(text: str) -> Case:
-    """Return the case that :meth:`Case.to_json` wrote; raises ``InputError`` for anything else."""
-    if len(text) > _MOST_CASE_CHARACTERS:
-        raise InputError(f"a case of {len(text)} characters; {_MOST_CASE_CHARACTERS} at most")
+def read_case(path: Path) -> Case:
+    """Return the case in the file ``path``; raises ``InputError`` for none that :meth:`Case.to_json` wrote."""
+    plain = read_json(path, _MAX_CASE_BYTES, _REMEDY)
     try:
-        plain: dict[str, Any] = json.loads(text)
         cell = Cell(**plain.pop("cell"))
         case = Case(cell, tuple(plain.pop("lengths")), tuple(plain.pop("queries")), **plain)
+        known = (
+            cell.kernel in KERNELS and cell.profile in HEAD_DIMS and len(case.lengths) == len(case.queries)
+        )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"not a case of a kernel campaign: {error}") from None
-    known = cell.kernel in KERNELS and cell.profile in HEAD_DIMS and len(case.lengths) == len(case.queries)
+        raise InputError(f"{path}: not a case of a kernel campaign: {str(error)[:200]}; {_REMEDY}") from None
     numbers = (*case.lengths, *case.queries, case.page_size, case.kv_heads, case.group, case.head_dim)
     if not known or not all(type(number) is int and 0 <= number <= _MOST_NUMBER for number in numbers):
-        raise InputError("not a case of a kernel campaign: unknown names, or numbers out of range")
+        raise InputError(
+            f"{path}: a case with unknown names, or numbers out of range up to {_MOST_NUMBER:,}; {_REMEDY}"
+        )
     return case
 
 

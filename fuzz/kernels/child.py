@@ -52,10 +52,10 @@ def _report(options: argparse.Namespace) -> KernelReport:
     torch.set_num_threads(1)
     target = TARGETS[options.target]
     if options.case is not None:
-        from kvcrucible.fuzz.kernels.cases import case_from_json
+        from kvcrucible.fuzz.kernels.cases import read_case
         from kvcrucible.fuzz.kernels.checks import check
 
-        case = case_from_json(options.case.read_text("utf-8"))
+        case = read_case(options.case)
         report = KernelReport(target.name, case.seed, [case.cell])
         report.tried[case.cell] = 1
         found = check(case, target.backend, target.device)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvcrucible.contract.errors import InputError
+from kvcrucible.perf.child_process import run_child
 
 #: Names the tracked files of the checkout as they are now, changes included.
 WORKING_TREE = "."
 
-#: Seconds that git may take.
-_PATIENCE_SECONDS = 120
+#: Seconds that git may take, bytes that it may print: hashes.
+_PATIENCE_SECONDS, _MOST_BYTES = 120, 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +73,11 @@ def _commit(repository: Path, name: str) -> str:
 
 
 def _git(repository: Path, *words: str, named: str = "") -> str:
-    command = ["git", "-C", str(repository), *words]
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PATIENCE_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise InputError(f"git {words[0]}: {str(error)[:300]}") from None
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["no such revision"])[-1]
-        raise InputError(f"{named[:100] or 'git ' + words[0]}: {said[:300]}")
-    return done.stdout.strip()
+    printed = run_child(
+        ["git", "-C", str(repository), *words],
+        f"{named[:100]}: git {words[0]}" if named else f"git {words[0]}",
+        timeout_seconds=_PATIENCE_SECONDS,
+        most_bytes=_MOST_BYTES,
+        silent="no such revision",
+    )
+    return printed.strip()

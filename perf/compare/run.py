@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,10 @@ from typing import Any
 import numpy as np
 
 from kvcrucible.contract.errors import InputError
+from kvcrucible.contract.json_files import parse_json
+from kvcrucible.perf.child_process import run_child
 from kvcrucible.perf.compare.figures import BytecodeChange, bytecode_changes, counted, paired
 from kvcrucible.perf.compare.revisions import Revision
-from kvcrucible.perf.statistics.bounded_files import parse_json
 from kvcrucible.perf.statistics.fingerprint import MachineFingerprint, this_machine
 from kvcrucible.perf.statistics.gate import Run, judge
 from kvcrucible.perf.statistics.noise_floor import NoiseFloor, certify, measure_noise
@@ -105,22 +105,15 @@ class Runner:
             *(sys.executable, "-P", str(self._program)),
             str(self._write("settings.json", json.dumps(settings))),
         ]
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                env=environment,
-                cwd=revision.root,
-                timeout=TIMEOUT_SECONDS,
-                check=False,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            raise InputError(f"{revision.name}: {str(error)[:300]}") from None
-        if done.returncode or len(done.stdout) > MAX_OUTPUT_BYTES:
-            last = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
-            raise InputError(f"{revision.name}: a process ended with status {done.returncode}; {last[:300]}")
-        found = parse_json(done.stdout.decode("utf-8", "replace"), revision.name)
+        text = run_child(
+            command,
+            f"{revision.name}: a process",
+            timeout_seconds=TIMEOUT_SECONDS,
+            most_bytes=MAX_OUTPUT_BYTES,
+            environment=environment,
+            folder=revision.root,
+        )
+        found = parse_json(text, revision.name, "the code of a revision may print nothing as it is imported")
         if not isinstance(found, dict) or not isinstance(found.get("cases"), dict):
             raise InputError(f"{revision.name}: a process printed something else than figures")
         return found

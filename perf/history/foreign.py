@@ -17,9 +17,9 @@ from statistics import median
 from typing import Any
 
 from kvcrucible.contract.errors import InputError
+from kvcrucible.contract.json_files import read_json
 from kvcrucible.perf.history.store import Figure
 from kvcrucible.perf.origin import Origin
-from kvcrucible.perf.statistics.bounded_files import parse_json, read_bounded
 from kvcrucible.perf.statistics.fingerprint import MAX_VALUE_CHARACTERS, MachineFingerprint
 
 #: Largest file in bytes, most figures in one, most samples of one figure.
@@ -54,7 +54,7 @@ def read_foreign(path: Path, label: str, revision: str = "") -> ForeignRun:
     ``label`` names the machine; ``revision`` is used where the file names none.  Raises :class:`InputError` where it is
     no result of a known tool, is damaged, or is too large.
     """
-    plain = parse_json(read_bounded(path, MAX_BYTES), str(path))
+    plain = read_json(path, MAX_BYTES, f"name a result of {', '.join(_TOOLS)}")
     if not isinstance(plain, dict):
         raise InputError(f"{path}: not a result of {', '.join(_TOOLS)}")
     for tool, (recognise, read) in _TOOLS.items():

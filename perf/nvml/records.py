@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kvcrucible.contract.errors import InputError
+from kvcrucible.contract.json_files import parse_json, read_bounded
 from kvcrucible.perf.origin import Origin
 
 #: Largest record of a sampler that is read back: a day at ten readings a second.
 MAX_RECORD_BYTES = 256 << 20
+
+_REMEDY = "the sampler's record is damaged or none: sample again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +153,10 @@ def end_line(cpu_ns: int, late_ns: int, lost: str) -> str:
 
 def read_record(path: Path) -> Record:
     """Return the record in the file ``path``; raises :class:`InputError` where it is damaged or has no end."""
-    # Here, because the sampler only writes: it must start fast, and reading takes the schema library in.
-    from kvcrucible.perf.statistics.bounded_files import parse_json, read_bounded
-
     found: dict[str, list[Any]] = {"header": [], "reading": [], "edge": [], "health": [], "end": []}
-    for number, text in enumerate(read_bounded(path, MAX_RECORD_BYTES).splitlines(), start=1):
+    for number, text in enumerate(read_bounded(path, MAX_RECORD_BYTES, _REMEDY).splitlines(), start=1):
         where = f"{path}: line {number}"
-        plain = parse_json(text, where)
+        plain = parse_json(text, where, _REMEDY)
         kind = plain.pop("kind", None) if isinstance(plain, dict) else None
         if kind not in found:
             raise InputError(f"{where}: not a record of the sampler")

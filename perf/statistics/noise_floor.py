@@ -11,7 +11,6 @@ floor from few pairs is higher than one from many.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,8 +21,8 @@ import numpy as np
 from scipy import special
 
 from kvcrucible.contract.errors import InputError
+from kvcrucible.contract.json_files import check_form, read_json, write_json
 from kvcrucible.perf.origin import Origin
-from kvcrucible.perf.statistics.bounded_files import check_form, parse_json, read_bounded
 from kvcrucible.perf.statistics.fingerprint import MachineFingerprint
 from kvcrucible.perf.statistics.metrics import Better, MetricPolicy
 from kvcrucible.perf.statistics.samples import PairedSamples
@@ -31,6 +30,11 @@ from kvcrucible.perf.statistics.thresholds import MIN_PAIRS
 
 #: Name and version of the certificate's form.
 FORMAT = "kvcrucible.noise-floor/1"
+
+#: Most bytes of a certificate that is read: a thousand times what one needs.
+MAX_BYTES = 1 << 20
+
+_REMEDY = "name a certificate that `kvcrucible perf calibrate` wrote"
 
 #: Confidence of the upper limit of the standard deviation.
 CONFIDENCE = 0.95
@@ -86,10 +90,8 @@ class NoiseFloor:
         }
 
     def write(self, path: Path) -> None:
-        """Write the certificate to ``path``, replacing what is there."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(self.to_plain(), indent=1, allow_nan=False)
-        path.write_text(text + "\n", encoding="utf-8")
+        """Write the certificate to ``path``, replacing what is there; raises :class:`InputError` where it cannot."""
+        write_json(path, self.to_plain(), "name another file with --out")
 
 
 def measure_noise(samples: PairedSamples, policy: MetricPolicy) -> Noise:
@@ -131,8 +133,8 @@ def certify(noise: Mapping[str, Noise], machine: MachineFingerprint, now: dateti
 def read_noise_floor(path: Path) -> NoiseFloor:
     """Return the certificate in the file ``path``; raises :class:`InputError` where it cannot be used."""
     name = str(path)
-    plain = parse_json(read_bounded(path), name)
-    check_form(plain, "noise-floor", name)
+    plain = read_json(path, MAX_BYTES, _REMEDY)
+    check_form(plain, "kvcrucible.perf.statistics", "schemas/noise-floor.schema.json", name, _REMEDY)
     try:
         created, expires = (datetime.fromisoformat(plain[key]) for key in ("created", "expires"))
     except ValueError as error:

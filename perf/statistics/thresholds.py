@@ -10,11 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from kvcrucible.contract.errors import InputError
-from kvcrucible.perf.statistics.bounded_files import check_form, parse_yaml, read_bounded
+from kvcrucible.contract.json_files import check_form, read_bounded
 from kvcrucible.perf.statistics.metrics import Better, Confirmation, MetricKind, MetricPolicy, policy_name
+from kvcrucible.perf.statistics.strict_yaml import parse_yaml
 
 #: Fewest pairs that an interval is made from.  With 6, the exact sign-flip test can still reach 1/64.
 MIN_PAIRS = 6
+
+#: Most bytes of a file of thresholds that is read: a thousand times what one needs.
+MAX_BYTES = 1 << 20
+
+_REMEDY = "write it as the package's own thresholds.yaml is written"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,7 @@ class Thresholds:
 
 def read_thresholds(path: Path) -> Thresholds:
     """Return the thresholds in the file ``path``; raises :class:`InputError` where it cannot be used."""
-    return _thresholds(read_bounded(path), str(path))
+    return _thresholds(read_bounded(path, MAX_BYTES, _REMEDY), str(path))
 
 
 @cache
@@ -77,8 +83,8 @@ def default_thresholds() -> Thresholds:
 
 
 def _thresholds(text: str, name: str) -> Thresholds:
-    plain: dict[str, Any] = parse_yaml(text, name)
-    check_form(plain, "thresholds", name)
+    plain: dict[str, Any] = parse_yaml(text, name, _REMEDY)
+    check_form(plain, "kvcrucible.perf.statistics", "schemas/thresholds.schema.json", name, _REMEDY)
     plan = plain["plan"]
     return Thresholds(
         Plan(tuple(plan["looks"]), plan["error_rate"], plan["false_discovery_rate"]),

@@ -1,4 +1,4 @@
-"""The bar of commands: what it shows, and that there is one."""
+"""The bar and the spinner of commands: what they show, where they show nothing, and that there is one of each."""
 
 from __future__ import annotations
 
@@ -33,10 +33,49 @@ def test_the_bar_shows_how_many_and_the_time_so_far(monkeypatch: pytest.MonkeyPa
     assert shown(monkeypatch, 4, hidden=True) == ""
 
 
-def test_no_command_has_columns_of_its_own(repository: Path) -> None:
-    own = [
-        path.name
-        for path in sorted((repository / "cli").rglob("*.py"))
-        if path.name != "progress.py" and re.search(r"\w+Column\(", path.read_text(encoding="utf-8"))
+def test_bytes_are_shown_as_such_also_where_nobody_knows_how_many_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert re.search(
+        r"work .* 3/4,000,000 bytes|work .* 0\.0/4\.0 MB", shown(monkeypatch, 4_000_000, in_bytes=True)
+    )
+    assert "3/? bytes" in shown(monkeypatch, None, in_bytes=True)
+
+
+@pytest.mark.parametrize(("is_terminal", "hidden"), [(True, True), (False, False), (False, True)])
+def test_nothing_is_shown_where_there_is_no_terminal_or_the_command_says_so(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, hidden: bool
+) -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=is_terminal)
+    monkeypatch.setattr(progress, "stderr_console", lambda: console)
+    with progress.progress_bar(hidden=hidden) as bar:
+        bar.advance(bar.add_task("work", total=2))
+    with progress.spinner("working", hidden=hidden) as line:
+        line.say("still working")
+        line.keep("found something")
+    assert out.getvalue() == ""
+
+
+def test_a_spinner_says_what_goes_on_and_keeps_lines_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100)
+    monkeypatch.setattr(progress, "stderr_console", lambda: console)
+    with progress.spinner("working") as line:
+        line.say("still working")
+        line.keep("found something")
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
+    assert "found something\n" in text
+    assert "still working" in text
+
+
+@pytest.mark.parametrize(
+    "own",
+    [r"\w+Column\(", r"\bProgress\(", r"console\w*(\(\))?\.status\(", r"is_terminal"],
+    ids=["columns", "bar", "spinner", "rule"],
+)
+def test_no_command_has_a_bar_or_a_spinner_of_its_own(repository: Path, own: str) -> None:
+    files = sorted((repository / "cli").rglob("*.py"))
+    assert [path.name for path in files if re.search(own, path.read_text(encoding="utf-8"))] == [
+        "progress.py"
     ]
-    assert own == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,20 +46,32 @@ def test_few_cells_hold_every_pair() -> None:
     assert uncovered_pairs(cells, Counter(few[:-1])) > 0
 
 
-def test_a_case_survives_being_written_and_hostile_ones_are_refused() -> None:
-    from kvcrucible.fuzz.kernels.cases import Case, case_from_json
+def test_a_case_survives_being_written_and_hostile_ones_are_refused(tmp_path: Path) -> None:
+    from kvcrucible.fuzz.kernels.cases import Case, read_case
 
     case = Case(
         Cell("decode", "BF16", "page-major", "1"), (1,), (1,), 64, 2, 2, 16, "float32", "nan", 1, 0, 0, False
     )
-    assert case_from_json(case.to_json()) == case
+    path = tmp_path / "case.json"
+    path.write_text(case.to_json(), "utf-8")
+    assert read_case(path) == case
     plain = json.loads(case.to_json())
-    for change in ({"lengths": [10**9]}, {"lengths": [1, 1]}, {"cell": {}}, {"page_size": "64"}, {"more": 1}):
-        with pytest.raises(InputError):
-            case_from_json(json.dumps(plain | change))
-    for text in ("[]", "{", " " * 70_000):
-        with pytest.raises(InputError):
-            case_from_json(text)
+    of_a_list = {"cell": {**plain["cell"], "profile": []}}
+    for change, said in (
+        ({"lengths": [10**9]}, "out of range up to 4,096"),
+        ({"lengths": [1, 1]}, "unknown names"),
+        ({"cell": {}}, "not a case"),
+        (of_a_list, "not a case"),
+        ({"page_size": "64"}, "out of range"),
+        ({"more": 1}, "not a case"),
+    ):
+        path.write_text(json.dumps(plain | change), "utf-8")
+        with pytest.raises(InputError, match=f"{said}.*; give a case as a kernel campaign wrote it"):
+            read_case(path)
+    for text, said in (("[]", "not a case"), ("{", "not JSON"), (" " * 70_000, "more than 65,536 bytes")):
+        path.write_text(text, "utf-8")
+        with pytest.raises(InputError, match=said):
+            read_case(path)
 
 
 @pytest.mark.parametrize("target", ["cpu", "torch"])

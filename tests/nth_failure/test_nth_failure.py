@@ -41,7 +41,7 @@ from kvcrucible.engine.pool import PagePool
 from kvcrucible.engine.streams import AnsweredStream
 from kvcrucible.fuzz.canary.stages import LeakySubject
 from kvcrucible.fuzz.nth_failure import campaign
-from kvcrucible.fuzz.nth_failure.cells import Cell, Ending, cells_of, try_cell
+from kvcrucible.fuzz.nth_failure.cells import Cell, Ending, Tried, cells_of, try_cell
 from kvcrucible.fuzz.nth_failure.failing import UnforeseenError
 from kvcrucible.fuzz.nth_failure.reproduction import write
 from kvcrucible.fuzz.nth_failure.sites import IN_THE_CALL, LOSING, OF_A_TRANSFER, UNFORESEEN, Failure, Site
@@ -288,28 +288,53 @@ def test_data_that_is_no_cell_is_refused(failure: list[Any]) -> None:
         campaign.run_cell(SETTING.to_plain(), [], ["page grant", 1, False])
 
 
-def test_the_command_reports_and_ends_with_its_status(tmp_path: Path) -> None:
+def invoke(*options: str) -> Any:
     app = typer.Typer()
     app.callback()(lambda: None)
     command.register(app)
-    options = ["nth-failure", "--cells", "20", "--seed", "2", "--out", str(tmp_path)]
-    shown = CliRunner().invoke(app, options)
+    return CliRunner().invoke(app, ["nth-failure", *options])
+
+
+def test_the_command_reports_and_ends_with_its_status(tmp_path: Path) -> None:
+    options = ["--cells", "20", "--seed", "2", "--out", str(tmp_path)]
+    shown = invoke(*options)
     assert shown.exit_code == ExitStatus.HELD
     assert "exact" in shown.output
-    plain = json.loads(CliRunner().invoke(app, [*options, "--json"]).output)
+    plain = json.loads(invoke(*options, "--json").output)
     assert plain["format"] == campaign.FORMAT
     assert plain["total"]["cells"] == sum(line["cells"] for line in plain["cells"]) >= 20
     assert plain["total"]["exact"] == plain["due_rollbacks"]
     assert plain["failure"] is None
 
 
+def leak() -> Tried:
+    """Return a cell that is violated: the pools of its engine leak."""
+    return try_cell(Cell(Workload(SETTING, written()[:2]), 1, Failure(Site.PROMISE, 1, False), LeakySubject))
+
+
 def test_the_status_of_a_violation_and_of_a_run_that_was_cut_short() -> None:
     report = campaign.run(0, 10_000_000, seconds=0.0)
     assert command.status_of(report) is ExitStatus.INCONCLUSIVE
-    report.failure = try_cell(
-        Cell(Workload(SETTING, written()[:2]), 1, Failure(Site.PROMISE, 1, False), LeakySubject)
-    )
+    report.failure = leak()
     assert command.status_of(report) is ExitStatus.VIOLATION
+
+
+def test_a_violation_is_shown_even_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = campaign.run(0, 10_000_000, seconds=0.0)
+    report.failure = leak()
+    monkeypatch.setattr(command, "_run", lambda *_: report)
+    (tmp_path / "file").touch()
+    done = invoke("--seed", "0", "--out", str(tmp_path / "file" / "below"))
+    assert done.exit_code == ExitStatus.VIOLATION
+    assert "no reproduction was written to" in done.stderr
+    assert "name another folder with --out" in done.stderr
+    assert "\n  1. Submit(" in done.stdout
+    assert "\n  2. " in done.stdout
+    assert report.failure.violations[0].invariant in done.stdout
+    assert "reproduction:" not in done.stdout
+    assert "\nreproduction: " in invoke("--seed", "0", "--out", str(tmp_path)).stdout
 
 
 # -- what was found and mended -----------------------------------------------------------------------------------------

@@ -15,10 +15,9 @@ from perf_samples import NOW, SIMULATED, pairs_of, thresholds
 from scipy import stats
 
 from kvcrucible.contract.errors import InputError
-from kvcrucible.perf.statistics import bounded_files
 from kvcrucible.perf.statistics.metrics import Confirmation, MetricKind
 from kvcrucible.perf.statistics.noise_floor import Noise, certify, measure_noise, read_noise_floor
-from kvcrucible.perf.statistics.thresholds import default_thresholds, read_thresholds
+from kvcrucible.perf.statistics.thresholds import MAX_BYTES, default_thresholds, read_thresholds
 
 CONTRACT = {
     "end-to-end-decode": 0.01,
@@ -96,10 +95,10 @@ def test_thresholds_that_cannot_be_used_are_refused(
 
 def test_files_are_read_within_limits(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="more than"):
-        read_thresholds(written(tmp_path, b" " * (bounded_files.MAX_FILE_BYTES + 1)))
+        read_thresholds(written(tmp_path, b" " * (MAX_BYTES + 1)))
     with pytest.raises(InputError, match="UTF-8 at byte 2"):
         read_thresholds(written(tmp_path, b"a:\xff"))
-    with pytest.raises(InputError, match="not a regular file"):
+    with pytest.raises(InputError, match="not a regular file; write it as the package's own"):
         read_thresholds(tmp_path)
     with pytest.raises(InputError, match="No such file"):
         read_thresholds(tmp_path / "absent")

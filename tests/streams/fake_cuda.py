@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -152,3 +153,13 @@ def fake_of(device: CudaDevice) -> FakeCuda:
     """Return the stand-in beneath ``device``."""
     assert isinstance(device.runtime, FakeCuda)
     return device.runtime
+
+
+def launching(device: CudaDevice, kernel: Callable[[], object]) -> Callable[[], None]:
+    """Return an effect that launches ``kernel`` on the stand-in beneath ``device``."""
+    return partial(fake_of(device).launch, kernel)
+
+
+def die() -> None:
+    """Be a kernel that is the end of its device."""
+    raise DeviceError("an illegal memory access was encountered")
