@@ -47,7 +47,9 @@ def register(app: typer.Typer) -> None:
         ),
         shrink: bool = typer.Option(True, help="Make the first failing example of each fault minimal."),
         jobs: int = typer.Option(2, min=1, help="Campaigns at a time; never more than there are cores."),
-        unchanged: bool = typer.Option(True, help="Run the engine as it is too: it has to survive."),
+        unchanged: bool = typer.Option(
+            True, help="Run the engine as it is too: it has to survive, or `coverage` counts no kill."
+        ),
         out: Path = typer.Option(
             Path("results/faults"), help="Folder for the results (runs.json) and the reproductions."
         ),
@@ -126,7 +128,8 @@ def _register_readers(group: typer.Typer) -> None:
         """List the public bugs: caught, missed, open, or not expressible; without results nothing is said to be caught.
 
         Recall is over all that are expressible, open ones included. Status 1 where one was missed, be it that a
-        campaign hung or fell over; what was not run is not measured.
+        campaign hung or fell over; what was not run is not measured, nor a kill in a file in which the engine as it is
+        did not survive the same campaign.
         """
         from kvcrucible.cli.faults_tables import print_coverage
         from kvcrucible.fuzz.faults.coverage import Standing, coverage_to_plain
@@ -134,7 +137,7 @@ def _register_readers(group: typer.Typer) -> None:
         from kvcrucible.fuzz.faults.results import read_results
 
         kept = [read_results(path) for path in results]
-        found = cover([run for one in kept for run in one.runs])
+        found = cover(kept)
         plain = coverage_to_plain(found, [one.commit for one in kept])
         if json_output:
             print_json(plain)

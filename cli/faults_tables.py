@@ -123,6 +123,8 @@ def _print_invariants(rows: Sequence[FaultRow], invariants: Sequence[Any]) -> No
 
 def print_coverage(found: Sequence[Covered], plain: dict[str, Any]) -> None:
     """Print every public bug and the recall."""
+    from kvcrucible.fuzz.faults.coverage import Standing
+
     screen = console()
     table = Table("bug", "class", "standing", "by", title=f"{len(found)} public bugs", show_lines=True)
     for one in found:
@@ -132,6 +134,11 @@ def print_coverage(found: Sequence[Covered], plain: dict[str, Any]) -> None:
     screen.print(table)
     for standing, count in plain["standings"].items():
         screen.print(f"{standing}: {count}")
+    if plain["standings"][Standing.WITHOUT_CONTROL]:
+        screen.print(
+            "without a control: nothing in the same file shows that the engine as it is survives what killed these "
+            "faults, so that the kills prove nothing"
+        )
     screen.print(f"re-created by a fault: {plain['re_created']} of {plain['expressible']} expressible")
     if plain["recall"] is None:
         screen.print(

@@ -5,7 +5,9 @@ the recall: *open* where no fault cites it, *expressed* where a fault does but n
 *caught* where every fault that cites it has been run and found in every campaign, *missed* where one was not.  Those of
 the missed are told apart where a campaign hung or its judge was lost, and none ended without finding it: that says
 something of the judge.  A campaign that was not run, as for want of torch, is no measurement and counts for nothing.
-A kept result counts for a fault as long as the fault's own change is the same (``Fault.digest``).
+Nor is a kill beside which the engine as it is did not survive the same campaign (``KeptRuns.controlled``): a bug with
+such kills in place of found ones is *killed without a control*, and not measured.  A kept result counts for a fault as
+long as the fault's own change is the same (``Fault.digest``).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 from kvcrucible.contract.errors import InputError
 from kvcrucible.fuzz.faults.bugs import PublicBug, public_bugs
 from kvcrucible.fuzz.faults.catalogue import Fault, every_fault
+from kvcrucible.fuzz.faults.results import KeptRuns, kind_of
 from kvcrucible.fuzz.faults.run import FaultRun, Verdict
 
 
@@ -28,6 +31,7 @@ class Standing(StrEnum):
     CAUGHT = "caught"
     MISSED = "missed"
     HUNG_OR_LOST = "missed: hung or lost"
+    WITHOUT_CONTROL = "killed without a control, not measured"
     EXPRESSED = "expressed, not measured"
     OPEN = "open"
     NOT_EXPRESSIBLE = "not expressible"
@@ -43,12 +47,12 @@ class Covered:
 
 
 def coverage(
-    runs: Iterable[FaultRun] = (),
+    kept: Iterable[KeptRuns] = (),
     bugs: Iterable[PublicBug] | None = None,
     faults: Iterable[Fault] | None = None,
 ) -> list[Covered]:
-    """Return every public bug by id with where it stands by kept ``runs``, of which a later one of the same fault and
-    seed counts.
+    """Return every public bug by id with where it stands by ``kept`` results, of which a later one of the same fault
+    and seed counts; a kill without a control never counts in place of another.
 
     ``bugs`` and ``faults``: the catalogues' own unless given.  Raises ``InputError`` for a bug that is said not to be
     expressible and is cited by a fault.
@@ -58,9 +62,17 @@ def coverage(
         for bug in fault.recreates:
             cited.setdefault(bug.id, []).append(fault)
     measured: dict[str, dict[int, Standing]] = {}
-    for run in runs:
-        if run.verdict is not Verdict.NOT_RUN:
-            measured.setdefault(f"{run.fault} {run.digest}", {})[run.seed] = _standing_of(run)
+    for results in kept:
+        controlled = results.controlled()
+        for run in results.runs:
+            if run.verdict is Verdict.NOT_RUN:
+                continue
+            by_seed = measured.setdefault(f"{run.fault} {run.digest}", {})
+            told = _standing_of(run)
+            if told is Standing.CAUGHT and kind_of(run) not in controlled:
+                by_seed.setdefault(run.seed, Standing.WITHOUT_CONTROL)
+            else:
+                by_seed[run.seed] = told
     found = []
     for bug in public_bugs().values() if bugs is None else bugs:
         by = cited.get(bug.id, [])
@@ -85,7 +97,7 @@ def _standing(bug: PublicBug, seen: Sequence[dict[int, Standing]]) -> Standing:
     if not seen:
         return Standing.OPEN
     by_campaign = {told for one in seen for told in one.values()}
-    for worst in (Standing.MISSED, Standing.HUNG_OR_LOST):
+    for worst in (Standing.MISSED, Standing.HUNG_OR_LOST, Standing.WITHOUT_CONTROL):
         if worst in by_campaign:
             return worst
     return Standing.CAUGHT if all(seen) else Standing.EXPRESSED
