@@ -71,7 +71,10 @@ def register(app: typer.Typer) -> None:
 
         if bool(faults) == everything:
             raise InputError("name faults, or give --all; `kvcrucible faults list` shows their ids")
-        chosen = list(every_fault().values()) if everything else [find(name) for name in faults]
+        # Named twice, a fault would count twice in all that is added up.
+        chosen = (
+            list(every_fault().values()) if everything else [find(name) for name in dict.fromkeys(faults)]
+        )
         require_writable(out)
         options = CampaignOptions(examples, steps, seed, out, shrink=shrink, raw_seeds=raw_seeds)
         trials = trials_of(chosen, options, seeds)
