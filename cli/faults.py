@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from kvcrucible.cli.console import console, print_json, safe
+from kvcrucible.cli.former import set_aside
 from kvcrucible.cli.progress import progress_bar
 from kvcrucible.contract.errors import ExitStatus, InputError
 
@@ -59,7 +60,7 @@ def register(app: typer.Typer) -> None:
 
         The same campaigns run on the engine as it is, where they must find nothing: a judge that condemns everybody
         would find every fault. OUT/runs.json keeps all of it for `coverage` and `matrix`, and what was through by then
-        where it is interrupted.
+        where it is interrupted; a former one is kept beside it, under a name with its time.
         """
         from kvcrucible.cli.faults_tables import print_matrix, print_runs, print_unchanged
         from kvcrucible.fuzz.faults.catalogue import every_fault
@@ -84,6 +85,7 @@ def register(app: typer.Typer) -> None:
         runs = _run_with_progress([*trials, *controls], jobs)
         done, held = runs[: len(trials)], runs[len(trials) :]
         plain = results_to_plain(done, held, options, seeds, commit)
+        set_aside(out / "runs.json")
         write_json(out / "runs.json", plain)
         if json_output:
             print_json(plain)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvcrucible.cli.console import console, print_json, safe, stderr_console, stderr_line
+from kvcrucible.cli.former import set_aside
 from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
@@ -50,8 +51,9 @@ def _keep(report: dict[str, Any], out: Path) -> Path | None:
     path = out / f"kernel-{report['target']}.json"
     try:
         out.mkdir(parents=True, exist_ok=True)
+        set_aside(path)
         path.write_text(report["failure"]["case"] + "\n", encoding="utf-8")
-    except OSError as error:
+    except (OSError, InputError) as error:
         stderr_line(f"no case was written to {out}: {error}; name another folder with --out")
         return None
     return path

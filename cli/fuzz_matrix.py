@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvcrucible.cli.console import console, print_json, safe
+from kvcrucible.cli.former import set_aside
 from kvcrucible.contract.errors import ExitStatus
 
 if TYPE_CHECKING:
@@ -18,9 +19,10 @@ def run_and_print(
     examples: int | None, steps: int, seed: int, jobs: int, out: Path, *, json_output: bool
 ) -> ExitStatus:
     """Run every configuration, print what became of each, and return the exit status."""
-    from kvcrucible.fuzz.matrix import LEAST_EXAMPLES, MatrixPlan, matrix_to_plain
+    from kvcrucible.fuzz.matrix import KEPT, LEAST_EXAMPLES, MatrixPlan, matrix_to_plain
 
     plan = MatrixPlan(LEAST_EXAMPLES if examples is None else examples, steps, seed, out)
+    set_aside(out / KEPT)
     report = _run_with_progress(plan, jobs)
     if json_output:
         print_json(matrix_to_plain(report))

@@ -42,6 +42,7 @@ def calibrate(
     from datetime import UTC, datetime
 
     from kvcrucible.cli.console import console, print_json, safe, stderr_console
+    from kvcrucible.cli.former import set_aside
     from kvcrucible.cli.optional import require_modules
     from kvcrucible.contract.errors import ExitStatus, InputError
     from kvcrucible.perf.statistics.thresholds import default_thresholds, read_thresholds
@@ -69,6 +70,7 @@ def calibrate(
             progress.advance(task)
     noise = {one.metric: measure_noise(one, limits.policy(one.metric)) for one in samples}
     certificate = certify(noise, machine, datetime.now(UTC), limits.expires_days)
+    set_aside(out)
     try:
         certificate.write(out)
     except OSError as error:

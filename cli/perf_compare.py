@@ -48,6 +48,7 @@ def compare(
     from rich.progress import Progress
 
     from kvcrucible.cli.console import print_json, stderr_console
+    from kvcrucible.cli.former import set_aside
     from kvcrucible.cli.optional import require_modules
     from kvcrucible.contract.errors import InputError
     from kvcrucible.perf.compare.revisions import check_out, require_revision
@@ -84,6 +85,7 @@ def compare(
             )
     plain = _plain(found, sides, seed)
     if out is not None:
+        set_aside(out)
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n", encoding="utf-8")
