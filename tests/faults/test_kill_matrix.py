@@ -120,6 +120,18 @@ def test_kills_by_a_crash_alone_are_told_apart(capsys: pytest.CaptureFixture[str
     assert "0/1 survived" in shown
 
 
+def test_kills_that_were_told_otherwise_are_counted_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    print_runs(RUNS, totals(RUNS))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert totals(RUNS)["told_otherwise"] == 1
+    assert "found by luck: 1 of the kills were told by none of the invariants that the fault names" in shown
+    assert "b: told by none of the invariants that the catalogue names" in shown
+    survived = [replace(RUNS[2], seen=("row-unique",))]
+    assert totals(survived)["told_otherwise"] == 0
+    print_runs(RUNS[:2], totals(RUNS[:2]))
+    assert "luck" not in capsys.readouterr().out
+
+
 def test_invariants_are_counted_over_faults_and_those_that_tell_nothing_are_named() -> None:
     rows = fault_rows(RUNS)
     by = {row.invariant: row for row in invariant_rows(rows, every_fault().values())}

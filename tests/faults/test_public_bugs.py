@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 import yaml
 
+from kvcrucible.cli.faults import status_of_coverage
 from kvcrucible.contract.errors import ExitStatus, InputError
 from kvcrucible.fuzz.faults.bugs import PublicBug, public_bug, public_bug_files, public_bugs
 from kvcrucible.fuzz.faults.catalogue import NO_FAULT, Fault, every_fault
@@ -101,7 +102,9 @@ def test_every_fault_that_cites_a_bug_has_to_be_found_under_every_seed() -> None
     assert standing(BUG, [first, second], kept(first), kept(second)) is Standing.CAUGHT
     assert standing(BUG, [first], kept(first), kept(first, Verdict.SURVIVED, seed=1)) is Standing.MISSED
     by_luck = replace(kept(first, seed=1), expected=False)
-    assert standing(BUG, [first], kept(first), by_luck) is Standing.MISSED
+    assert standing(BUG, [first], kept(first), by_luck) is Standing.TOLD_OTHERWISE
+    survived = kept(first, Verdict.SURVIVED, seed=2)
+    assert standing(BUG, [first], kept(first), by_luck, survived) is Standing.MISSED
     # What was run later counts.
     assert standing(BUG, [first], kept(first, Verdict.SURVIVED), kept(first)) is Standing.CAUGHT
 
@@ -188,6 +191,21 @@ def test_recall_is_over_all_that_are_expressible() -> None:
     assert (plain["recall"], plain["expressible"], plain["caught"]) == (0.5, 2, 1)
     assert plain["measured_at"] == ["abc"]
     assert coverage_to_plain(found[1:])["recall"] is None
+
+
+@pytest.mark.parametrize(
+    ("standings", "due"),
+    [
+        ([Standing.CAUGHT, Standing.OPEN, Standing.WITHOUT_CONTROL, Standing.EXPRESSED], ExitStatus.HELD),
+        ([Standing.CAUGHT, Standing.TOLD_OTHERWISE], ExitStatus.INCONCLUSIVE),
+        ([Standing.TOLD_OTHERWISE, Standing.HUNG_OR_LOST], ExitStatus.VIOLATION),
+        ([Standing.MISSED], ExitStatus.VIOLATION),
+    ],
+)
+def test_the_status_of_coverage_is_that_of_the_worst(standings: list[Standing], due: ExitStatus) -> None:
+    found = [Covered(BUG, (), one) for one in standings]
+    assert status_of_coverage(found) is due
+    assert coverage_to_plain(found)["recall"] == standings.count(Standing.CAUGHT) / len(standings)
 
 
 def test_the_command_says_caught_only_by_results(tmp_path: Path) -> None:
