@@ -40,10 +40,12 @@ def _run_with_progress(plan: MatrixPlan, jobs: int) -> MatrixReport:
 
         def through(cell: Cell) -> None:
             tried = (cell.report or {}).get("examples", 0)
+            which = f"{cell.configuration.name}, seed {cell.seed}{' (further)' if cell.further else ''}"
             progress.console.print(
-                f"{cell.configuration.name}: {cell.status.name.lower()}, {tried} examples, {cell.seconds:.0f} s"
+                f"{which}: {cell.status.name.lower()}, {tried} examples, {cell.seconds:.0f} s"
             )
-            progress.advance(task)
+            if not cell.further:
+                progress.advance(task)
 
         return run_matrix(plan, jobs, through)
 
@@ -51,14 +53,15 @@ def _run_with_progress(plan: MatrixPlan, jobs: int) -> MatrixReport:
 def _print(screen: Console, report: MatrixReport) -> None:
     from kvcrucible.cli.fuzz_tables import print_pairs
     from kvcrucible.cli.tables import Table
+    from kvcrucible.fuzz.matrix import LEAST_EXAMPLES
 
     table = Table("pools", "profile", "host", "seed", "examples", "steps", "seconds", "verdict")
     for cell in report.cells:
         asked, found = cell.configuration, cell.report or {}
         counts = [f"{found.get(name, 0):,}" for name in ("examples", "steps")]
         table.add_row(
-            asked.pools, asked.profile, asked.host, str(cell.seed), *counts, f"{cell.seconds:.0f}",
-            cell.status.name.lower(),
+            asked.pools, asked.profile, asked.host, f"{cell.seed}{' (further)' if cell.further else ''}", *counts,
+            f"{cell.seconds:.0f}", cell.status.name.lower(),
         )  # fmt: skip
     screen.print(table)
     for cell in report.cells:
@@ -73,5 +76,14 @@ def _print(screen: Console, report: MatrixReport) -> None:
     missed = report.missed_goals()
     if missed:
         screen.print(f"coverage goals that no configuration reached: {', '.join(missed)}")
-    held = sum(cell.held for cell in report.cells)
-    screen.print(f"[bold]{held} of {len(report.cells)} configurations held[/bold]")
+    held, configurations = report.held(further=False)
+    screen.print(f"[bold]{held} of {configurations} configurations held[/bold]")
+    held, further = report.held(further=True)
+    if further:
+        screen.print(
+            f"  {held} of {further} further campaigns held, for pairs and goals that all of them had missed"
+        )
+    if report.short:
+        screen.print(
+            f"  a configuration with fewer than {LEAST_EXAMPLES} examples shows nothing by its silence"
+        )
