@@ -13,18 +13,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from itertools import count
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
-from kvcrucible.contract.errors import NotRunError
+from kvcrucible.contract.errors import InputError, NotRunError
 from kvcrucible.contract.operations import OPERATIONS, Operation, Outcome
 from kvcrucible.contract.planes import BACKENDS
 from kvcrucible.contract.snapshot import PageState, to_plain
-from kvcrucible.fuzz.adapters.external import depths_of, use_engine
-from kvcrucible.fuzz.adapters.registry import build
+from kvcrucible.fuzz.adapters.external import depths_of, probe, use_engine
 from kvcrucible.fuzz.cores import usable_cores
 from kvcrucible.fuzz.coverage import GOALS, within_reach
 from kvcrucible.fuzz.draws import LOOKAHEADS, settings_for
@@ -155,7 +155,7 @@ def conditions_of(plan: VolumePlan) -> Conditions:
     use_engine(plan.engine)
     if Depth.LEDGER not in depths_of(plan.engine):
         raise NotRunError(f"{plan.engine} runs at payload depth alone, and the raw loop at ledger depth")
-    capabilities = build(Setting(plan.engine)).capabilities
+    capabilities = probe(Setting(plan.engine)).capabilities
     backends = tuple(name for name in plan.backends if name is None or name in capabilities.backends)
     hosts = tuple(host for host in plan.hosts if capabilities.host or not host)
     if not backends or not hosts:
@@ -238,7 +238,11 @@ def _run_one(plan: VolumePlan, conditions: Conditions, seed: int, block: Block) 
         from kvcrucible.fuzz.shrink import as_seen, shrink
 
         block.failed_seed = seed
-        block.failure = shrink(failed, conditions) if plan.shrink else as_seen(failed)
+        block.failure = as_seen(failed)
+        if plan.shrink:
+            # What was found is not lost where an engine from outside refuses a plainer setting, as another profile.
+            with suppress(InputError):
+                block.failure = shrink(failed, conditions)
         return block.failure
     if watch.digest is not None:
         block.digests.append(watch.digest.hexdigest())
