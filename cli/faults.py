@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from kvcrucible.cli.console import console, print_json, safe
+from kvcrucible.cli.former import set_aside
 from kvcrucible.cli.progress import progress_bar
 from kvcrucible.contract.errors import ExitStatus, InputError
 
 if TYPE_CHECKING:
     from kvcrucible.fuzz.faults.catalogue import Fault
+    from kvcrucible.fuzz.faults.coverage import Covered
     from kvcrucible.fuzz.faults.run import FaultRun, Trial
 
 
@@ -47,17 +50,20 @@ def register(app: typer.Typer) -> None:
         ),
         shrink: bool = typer.Option(True, help="Make the first failing example of each fault minimal."),
         jobs: int = typer.Option(2, min=1, help="Campaigns at a time; never more than there are cores."),
-        unchanged: bool = typer.Option(True, help="Run the engine as it is too: it has to survive."),
+        unchanged: bool = typer.Option(
+            True, help="Run the engine as it is too: it has to survive, or `coverage` counts no kill."
+        ),
         out: Path = typer.Option(
             Path("results/faults"), help="Folder for the results (runs.json) and the reproductions."
         ),
         json_output: bool = typer.Option(False, "--json", help="Print as JSON."),
     ) -> None:
-        """Run a campaign against each fault in a child process; status 1 where one survives.
+        """Run a campaign against each fault in a child process; status 1 where one survives, 3 where all are killed and
+        one is told by none of the invariants that it names.
 
         The same campaigns run on the engine as it is, where they must find nothing: a judge that condemns everybody
         would find every fault. OUT/runs.json keeps all of it for `coverage` and `matrix`, and what was through by then
-        where it is interrupted.
+        where it is interrupted; a former one is kept beside it, under a name with its time.
         """
         from kvcrucible.cli.faults_tables import print_matrix, print_runs, print_unchanged
         from kvcrucible.fuzz.faults.catalogue import every_fault
@@ -69,7 +75,10 @@ def register(app: typer.Typer) -> None:
 
         if bool(faults) == everything:
             raise InputError("name faults, or give --all; `kvcrucible faults list` shows their ids")
-        chosen = list(every_fault().values()) if everything else [find(name) for name in faults]
+        # Named twice, a fault would count twice in all that is added up.
+        chosen = (
+            list(every_fault().values()) if everything else [find(name) for name in dict.fromkeys(faults)]
+        )
         require_writable(out)
         options = CampaignOptions(examples, steps, seed, out, shrink=shrink, raw_seeds=raw_seeds)
         trials = trials_of(chosen, options, seeds)
@@ -79,6 +88,7 @@ def register(app: typer.Typer) -> None:
         runs = _run_with_progress([*trials, *controls], jobs)
         done, held = runs[: len(trials)], runs[len(trials) :]
         plain = results_to_plain(done, held, options, seeds, commit)
+        set_aside(out / "runs.json")
         write_json(out / "runs.json", plain)
         if json_output:
             print_json(plain)
@@ -126,22 +136,22 @@ def _register_readers(group: typer.Typer) -> None:
         """List the public bugs: caught, missed, open, or not expressible; without results nothing is said to be caught.
 
         Recall is over all that are expressible, open ones included. Status 1 where one was missed, be it that a
-        campaign hung or fell over; what was not run is not measured.
+        campaign hung or fell over, 3 where one was found, but told by no invariant that its fault names; what was not
+        run is not measured, nor a kill in a file in which the engine as it is did not survive the same campaign.
         """
         from kvcrucible.cli.faults_tables import print_coverage
-        from kvcrucible.fuzz.faults.coverage import Standing, coverage_to_plain
         from kvcrucible.fuzz.faults.coverage import coverage as cover
+        from kvcrucible.fuzz.faults.coverage import coverage_to_plain
         from kvcrucible.fuzz.faults.results import read_results
 
         kept = [read_results(path) for path in results]
-        found = cover([run for one in kept for run in one.runs])
+        found = cover(kept)
         plain = coverage_to_plain(found, [one.commit for one in kept])
         if json_output:
             print_json(plain)
         else:
             print_coverage(found, plain)
-        missed = any(one.standing in (Standing.MISSED, Standing.HUNG_OR_LOST) for one in found)
-        raise typer.Exit(ExitStatus.VIOLATION if missed else ExitStatus.HELD)
+        raise typer.Exit(status_of_coverage(found))
 
     @group.command()
     def matrix(
@@ -185,7 +195,9 @@ def _run_with_progress(trials: list[Trial], jobs: int) -> list[FaultRun]:
 
 
 def status_of(done: list[FaultRun], unchanged: list[FaultRun]) -> ExitStatus:
-    """Return the exit status: 0 where every fault was killed and the engine as it is was not."""
+    """Return the exit status: 0 where every fault was killed by an invariant that it names, and the engine as it is was
+    not killed.
+    """
     from kvcrucible.fuzz.faults.run import INTERRUPTED, Verdict
 
     verdicts = {one.verdict for one in done}
@@ -196,7 +208,19 @@ def status_of(done: list[FaultRun], unchanged: list[FaultRun]) -> ExitStatus:
         return ExitStatus.INTERRUPTED
     if (verdicts | controls) & {Verdict.LOST, Verdict.HUNG}:
         return ExitStatus.INTERNAL
-    return ExitStatus.NOT_RUN if Verdict.NOT_RUN in verdicts | controls else ExitStatus.HELD
+    if Verdict.NOT_RUN in verdicts | controls:
+        return ExitStatus.NOT_RUN
+    return ExitStatus.INCONCLUSIVE if any(one.told_otherwise for one in done) else ExitStatus.HELD
+
+
+def status_of_coverage(found: Iterable[Covered]) -> ExitStatus:
+    """Return the exit status: 0 where no bug was missed, 3 where those that were have all been told otherwise."""
+    from kvcrucible.fuzz.faults.coverage import ANY_MISSED, Standing
+
+    missed = {one.standing for one in found} & set(ANY_MISSED)
+    if missed - {Standing.TOLD_OTHERWISE}:
+        return ExitStatus.VIOLATION
+    return ExitStatus.INCONCLUSIVE if missed else ExitStatus.HELD
 
 
 def _fault_to_plain(fault: Fault) -> dict[str, Any]:

@@ -51,10 +51,15 @@ def print_runs(done: Sequence[FaultRun], sums: dict[str, Any]) -> None:
     for one in done:
         if one.note:
             screen.print(f"{safe(one.fault)}: {safe(one.note)}")
-        if one.fired and not one.expected:
+        if one.told_otherwise:
             screen.print(f"{safe(one.fault)}: told by none of the invariants that the catalogue names")
     crashed = f", {sums['by_crash_alone']} of them by a crash alone" if sums["by_crash_alone"] else ""
     screen.print(f"[bold]killed {sums['killed']} of {sums['runs']}[/bold]{crashed}")
+    if sums["told_otherwise"]:
+        screen.print(
+            f"[bold]found by luck[/bold]: {sums['told_otherwise']} of the kills were told by none of the invariants "
+            "that the fault names, and count as missed"
+        )
     for driver, figures in sums["by_driver"].items():
         if not figures["killed"]:
             continue
@@ -123,6 +128,8 @@ def _print_invariants(rows: Sequence[FaultRow], invariants: Sequence[Any]) -> No
 
 def print_coverage(found: Sequence[Covered], plain: dict[str, Any]) -> None:
     """Print every public bug and the recall."""
+    from kvcrucible.fuzz.faults.coverage import Standing
+
     screen = console()
     table = Table("bug", "class", "standing", "by", title=f"{len(found)} public bugs", show_lines=True)
     for one in found:
@@ -132,6 +139,11 @@ def print_coverage(found: Sequence[Covered], plain: dict[str, Any]) -> None:
     screen.print(table)
     for standing, count in plain["standings"].items():
         screen.print(f"{standing}: {count}")
+    if plain["standings"][Standing.WITHOUT_CONTROL]:
+        screen.print(
+            "without a control: nothing in the same file shows that the engine as it is survives what killed these "
+            "faults, so that the kills prove nothing"
+        )
     screen.print(f"re-created by a fault: {plain['re_created']} of {plain['expressible']} expressible")
     if plain["recall"] is None:
         screen.print(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvcrucible.cli.console import console, print_json, safe
+from kvcrucible.cli.former import set_aside
 from kvcrucible.cli.progress import Spinner, spinner
 from kvcrucible.cli.reproduced import written_or_told
 from kvcrucible.contract.errors import ExitStatus, InputError
@@ -53,6 +54,7 @@ def _keep(report: dict[str, Any], out: Path) -> Path | None:
     def write() -> Path:
         path = out / f"kernel-{report['target']}.json"
         out.mkdir(parents=True, exist_ok=True)
+        set_aside(path)
         path.write_text(report["failure"]["case"] + "\n", encoding="utf-8")
         return path
 

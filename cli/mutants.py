@@ -163,6 +163,7 @@ def _all() -> list[Mutant]:
 
 
 def _find(ids: Sequence[str]) -> list[Mutant]:
+    """Return each mutant that is named, once however often that is; raises ``InputError`` for an unknown id."""
     from kvcrucible.fuzz.mutants.subjects import ENGINE, subjects
 
     modules = {name: f"{ENGINE}.{name.split(':')[0]}" for name in ids}
@@ -174,7 +175,7 @@ def _find(ids: Sequence[str]) -> list[Mutant]:
     from kvcrucible.fuzz.mutants.generate import mutants_of
 
     found = []
-    for name in ids:
+    for name in modules:
         there = [one for one in mutants_of(modules[name]) if one.id == name]
         if not there:
             raise _no_mutant(name)

@@ -42,6 +42,7 @@ def calibrate(
     from datetime import UTC, datetime
 
     from kvcrucible.cli.console import console, print_json, safe
+    from kvcrucible.cli.former import set_aside
     from kvcrucible.cli.optional import require_modules
     from kvcrucible.cli.progress import progress_bar
     from kvcrucible.contract.errors import ExitStatus
@@ -67,6 +68,7 @@ def calibrate(
             progress.advance(task)
     noise = {one.metric: measure_noise(one, limits.policy(one.metric)) for one in samples}
     certificate = certify(noise, machine, datetime.now(UTC), limits.expires_days)
+    set_aside(out)
     certificate.write(out)
     rows = _rows(certificate, limits)
     if as_json:

@@ -45,6 +45,7 @@ def compare(
     import tempfile
 
     from kvcrucible.cli.console import print_json
+    from kvcrucible.cli.former import set_aside
     from kvcrucible.cli.optional import require_modules
     from kvcrucible.cli.progress import progress_bar
     from kvcrucible.contract.json_files import write_json
@@ -81,6 +82,7 @@ def compare(
             )
     plain = _plain(found, sides, seed)
     if out is not None:
+        set_aside(out)
         write_json(out, plain, "name another file with --out")
     if as_json:
         print_json(plain)

@@ -21,7 +21,7 @@ from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.errors import InputError
 from kvcrucible.contract.planes import BACKENDS
 from kvcrucible.contract.profiles import PROFILES
-from kvcrucible.fuzz.adapters.registry import build
+from kvcrucible.fuzz.adapters.external import probe
 from kvcrucible.fuzz.coverage import GOALS, within_reach
 from kvcrucible.fuzz.draws import LOOKAHEADS, settings_for
 from kvcrucible.fuzz.driver import FirstFailure, Recorder
@@ -184,7 +184,7 @@ def run(plan: Plan, on_progress: Callable[[Report], None] | None = None) -> Repo
     """
     if Depth.PAYLOAD in plan.depths:
         _use_one_thread()
-    capabilities = build(Setting(plan.engine, plan.depths[-1], device=plan.device)).capabilities
+    capabilities = probe(Setting(plan.engine, plan.depths[-1], device=plan.device)).capabilities
     report = Report(plan, capabilities)
     began = time.perf_counter()
 

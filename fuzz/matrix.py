@@ -15,9 +15,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,9 @@ MOST_FURTHER = 12
 
 #: Name of the file that keeps what has been found so far.
 KEPT = "matrix.json"
+
+#: Seconds between two looks for children that an interruption has to end.
+_SECONDS_BETWEEN_LOOKS = 0.2
 
 #: Characters of a lost child's last words that are kept.
 _LAST_WORDS = 2_000
@@ -86,7 +89,10 @@ class MatrixPlan:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What became of one configuration; ``report`` is its campaign's, None where it was lost."""
+    """What became of one configuration; ``report`` is its campaign's, None where it was lost.
+
+    ``further``: this is another campaign of a configuration, for pairs and goals that all of them had missed.
+    """
 
     configuration: Configuration
     seed: int
@@ -94,6 +100,7 @@ class Cell:
     seconds: float
     report: dict[str, Any] | None = None
     note: str = ""
+    further: bool = False
 
     @property
     def held(self) -> bool:
@@ -111,6 +118,16 @@ class MatrixReport:
     plan: MatrixPlan
     cells: tuple[Cell, ...]
     interrupted: bool = False
+
+    def held(self, *, further: bool) -> tuple[int, int]:
+        """Return how many configurations held, or how many further campaigns, and how many there are."""
+        held = [cell.held for cell in self.cells if cell.further is further]
+        return sum(held), len(held)
+
+    @property
+    def short(self) -> bool:
+        """Whether a campaign had too few examples for its silence to count, whatever the others reached."""
+        return any(cell.report is None or cell.report["examples"] < LEAST_EXAMPLES for cell in self.cells)
 
     @property
     def pairs(self) -> Counter[Pair]:
@@ -148,8 +165,7 @@ class MatrixReport:
                 return worst
         if not all(cell.held for cell in self.cells):
             return ExitStatus.INCONCLUSIVE
-        short = any(cell.report is None or cell.report["examples"] < LEAST_EXAMPLES for cell in self.cells)
-        incomplete = short or self.missing_pairs() or self.missed_goals()
+        incomplete = self.short or self.missing_pairs() or self.missed_goals()
         return ExitStatus.INCONCLUSIVE if incomplete else ExitStatus.HELD
 
     def _hosts(self) -> set[bool]:
@@ -162,7 +178,7 @@ def run_matrix(
     """Run every configuration, at most ``jobs`` and no more than this process has cores at a time.
 
     Where all held and a pair or a goal is missing, configurations that have every pool and tier run again under further
-    seeds, ``MOST_FURTHER`` times at most, until none is.
+    seeds, ``MOST_FURTHER`` times at most, until none is; not where the plan is too short to hold anyway.
 
     ``on_done`` is called as each is through, in whatever order.  Interruption ends the children, too, and returns what
     was found until then: what was not begun counts as not run.  Raises ``InputError`` where ``plan.out`` cannot be
@@ -171,7 +187,7 @@ def run_matrix(
     children: set[subprocess.Popen[str]] = set()
     interrupted = False
     cells = [
-        Cell(configuration, plan.seed + number, ExitStatus.NOT_RUN, 0.0, None, "interrupted")
+        _not_run(configuration, plan.seed + number)
         for number, configuration in enumerate(plan.configurations)
     ]
     _keep(plan, cells)
@@ -188,10 +204,15 @@ def run_matrix(
         widest = [one for one in plan.configurations if HOSTS[one.host] and POOLS[one.pools] is not None]
         for number in range(MOST_FURTHER if widest else 0):
             report = MatrixReport(plan, tuple(cells))
-            if not all(cell.held for cell in cells) or not (report.missing_pairs() or report.missed_goals()):
+            if report.short or not all(cell.held for cell in cells):
                 break
-            configuration = widest[number % len(widest)]
-            cells.append(run_cell(plan, configuration, plan.seed + len(cells), children))
+            if not (report.missing_pairs() or report.missed_goals()):
+                break
+            cells.append(_not_run(widest[number % len(widest)], plan.seed + len(cells), further=True))
+            # In a thread as well, so that an interruption finds its child among those to be ended.
+            future = pool.submit(run_cell, plan, cells[-1].configuration, cells[-1].seed, children)
+            running[future] = len(cells) - 1
+            cells[-1] = replace(future.result(), further=True)
             _keep(plan, cells)
             if on_done is not None:
                 on_done(cells[-1])
@@ -199,20 +220,34 @@ def run_matrix(
         interrupted = True
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        for child in list(children):
-            # At a keyboard they have heard of it already; from elsewhere only this process has.
-            child.send_signal(signal.SIGINT)
+        _end(running, children)
         pool.shutdown()
     for future, number in running.items():
         if not future.cancelled():
-            cells[number] = future.result()
-    _keep(plan, cells)
+            cells[number] = replace(future.result(), further=cells[number].further)
+    _keep(plan, cells, interrupted=interrupted)
     return MatrixReport(plan, tuple(cells), interrupted)
 
 
-def _keep(plan: MatrixPlan, cells: Sequence[Cell]) -> None:
+def _not_run(configuration: Configuration, seed: int, *, further: bool = False) -> Cell:
+    return Cell(configuration, seed, ExitStatus.NOT_RUN, 0.0, None, "interrupted", further)
+
+
+def _end(running: Iterable[Future[Cell]], children: set[subprocess.Popen[str]]) -> None:
+    """Interrupt each child once and wait until all have ended, those included that a thread was just about to start."""
+    told: set[subprocess.Popen[str]] = set()
+    # What was cancelled before it began is done, and yet nothing that ``wait`` would ever return.
+    while left := [future for future in running if not future.done()]:
+        for child in children - told:
+            # At a keyboard they have heard of it already; from elsewhere only this process has.
+            child.send_signal(signal.SIGINT)
+            told.add(child)
+        wait(left, timeout=_SECONDS_BETWEEN_LOOKS)
+
+
+def _keep(plan: MatrixPlan, cells: Sequence[Cell], *, interrupted: bool = False) -> None:
     if plan.out is not None:
-        write_json(plan.out / KEPT, matrix_to_plain(MatrixReport(plan, tuple(cells))))
+        write_json(plan.out / KEPT, matrix_to_plain(MatrixReport(plan, tuple(cells), interrupted)))
 
 
 def run_cell(
@@ -275,6 +310,8 @@ def matrix_to_plain(report: MatrixReport) -> dict[str, Any]:
     return {
         "format": "kvcrucible.fuzz-matrix/1",
         "status": report.status().value,
+        "configurations_held": report.held(further=False)[0],
+        "further_campaigns": report.held(further=True)[1],
         "examples": sum((cell.report or {}).get("examples", 0) for cell in report.cells),
         "steps": sum((cell.report or {}).get("steps", 0) for cell in report.cells),
         "pairs": {pair_name(pair): times for pair, times in sorted(report.pairs.items())},
@@ -286,6 +323,7 @@ def matrix_to_plain(report: MatrixReport) -> dict[str, Any]:
                 "profile": cell.configuration.profile,
                 "host": cell.configuration.host,
                 "seed": cell.seed,
+                "further": cell.further,
                 "status": cell.status.value,
                 "seconds": round(cell.seconds, 1),
                 "note": cell.note,

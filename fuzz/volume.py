@@ -23,8 +23,7 @@ from kvcrucible.contract.errors import InputError, NotRunError
 from kvcrucible.contract.operations import OPERATIONS, Operation, Outcome
 from kvcrucible.contract.planes import BACKENDS
 from kvcrucible.contract.snapshot import PageState, to_plain
-from kvcrucible.fuzz.adapters.external import depths_of, use_engine
-from kvcrucible.fuzz.adapters.registry import build
+from kvcrucible.fuzz.adapters.external import depths_of, probe, use_engine
 from kvcrucible.fuzz.cores import usable_cores
 from kvcrucible.fuzz.coverage import GOALS, within_reach
 from kvcrucible.fuzz.draws import LOOKAHEADS, settings_for
@@ -155,7 +154,7 @@ def conditions_of(plan: VolumePlan) -> Conditions:
     use_engine(plan.engine)
     if Depth.LEDGER not in depths_of(plan.engine):
         raise NotRunError(f"{plan.engine} runs at payload depth alone, and the raw loop at ledger depth")
-    capabilities = build(Setting(plan.engine)).capabilities
+    capabilities = probe(Setting(plan.engine)).capabilities
     backends = tuple(name for name in plan.backends if name is None or name in capabilities.backends)
     hosts = tuple(host for host in plan.hosts if capabilities.host or not host)
     if not backends or not hosts:

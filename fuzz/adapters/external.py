@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from functools import reduce
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,6 +23,7 @@ from typing import Any
 from kvcrucible.contract.capabilities import Capabilities
 from kvcrucible.contract.errors import CrucibleError, InputError, NotRunError, OutputFailed
 from kvcrucible.contract.extras import install_remedy
+from kvcrucible.contract.profiles import PROFILES
 from kvcrucible.fuzz.adapters import registry
 from kvcrucible.fuzz.adapters.protocol import EngineAdapter
 from kvcrucible.fuzz.adapters.registry import ENGINES, build
@@ -58,6 +61,22 @@ def use_engine(name: str) -> None:
     ENGINES[name] = _checked(name, factory)
 
 
+def probe(setting: Setting) -> EngineAdapter:
+    """Return a fresh engine that is only to be asked for its capabilities; raises what :func:`build` raises.
+
+    In which storage profiles an engine from outside can hold rows nobody knows before there is one.  So where its
+    factory cannot build the setting, each other profile is tried in turn; where it builds none, the error is the first.
+    """
+    try:
+        return build(setting)
+    except InputError:
+        for name in PROFILES if is_external(setting.engine) else ():
+            if name != setting.profile:
+                with suppress(InputError):
+                    return build(replace(setting, profile=name))
+        raise
+
+
 def depths_of(name: str) -> tuple[Depth, ...]:
     """Return the depths at which an engine shows what it does; raises ``InputError`` for an unknown one.
 
@@ -67,9 +86,9 @@ def depths_of(name: str) -> tuple[Depth, ...]:
     if not is_external(name):
         return registry.depths_of(name)
     try:
-        adapter = build(Setting(name, Depth.LEDGER))
+        adapter = probe(Setting(name, Depth.LEDGER))
     except InputError:
-        build(Setting(name, Depth.PAYLOAD))
+        probe(Setting(name, Depth.PAYLOAD))
         return (Depth.PAYLOAD,)
     return tuple(Depth) if adapter.capabilities.payload else (Depth.LEDGER,)
 

@@ -2,10 +2,13 @@
 
 A bug is *not expressible* where its entry in ``public_bugs/`` says why.  Every other one is expressible, and counts in
 the recall: *open* where no fault cites it, *expressed* where a fault does but no kept result tells what became of it,
-*caught* where every fault that cites it has been run and found in every campaign, *missed* where one was not.  Those of
-the missed are told apart where a campaign hung or its judge was lost, and none ended without finding it: that says
-something of the judge.  A campaign that was not run, as for want of torch, is no measurement and counts for nothing.
-A kept result counts for a fault as long as the fault's own change is the same (``Fault.digest``).
+*caught* where every fault that cites it has been run and found in every campaign, *missed* where one was not.  Those
+of the missed are told apart where a campaign hung or its judge was lost, and none ended without finding it: that says
+something of the judge; and where all found it, but one by luck: told by no invariant that the fault names.  A campaign
+that was not run, as for want of torch, is no measurement and counts for nothing.  Nor is a kill beside which the engine
+as it is did not survive the same campaign (``KeptRuns.controlled``): a bug with such kills in place of found ones is
+*killed without a control*, and not measured.  A kept result counts for a fault as long as the fault's own change is
+the same (``Fault.digest``).
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import Any
 from kvcrucible.contract.errors import InputError
 from kvcrucible.fuzz.faults.bugs import PublicBug, public_bugs
 from kvcrucible.fuzz.faults.catalogue import Fault, every_fault
+from kvcrucible.fuzz.faults.results import KeptRuns, kind_of
 from kvcrucible.fuzz.faults.run import FaultRun, Verdict
 
 
@@ -28,9 +32,15 @@ class Standing(StrEnum):
     CAUGHT = "caught"
     MISSED = "missed"
     HUNG_OR_LOST = "missed: hung or lost"
+    TOLD_OTHERWISE = "missed: told by another invariant"
+    WITHOUT_CONTROL = "killed without a control, not measured"
     EXPRESSED = "expressed, not measured"
     OPEN = "open"
     NOT_EXPRESSIBLE = "not expressible"
+
+
+#: How a bug is missed, the worst first: what several campaigns came to is the first of these that one of them came to.
+ANY_MISSED = (Standing.MISSED, Standing.HUNG_OR_LOST, Standing.TOLD_OTHERWISE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +53,12 @@ class Covered:
 
 
 def coverage(
-    runs: Iterable[FaultRun] = (),
+    kept: Iterable[KeptRuns] = (),
     bugs: Iterable[PublicBug] | None = None,
     faults: Iterable[Fault] | None = None,
 ) -> list[Covered]:
-    """Return every public bug by id with where it stands by kept ``runs``, of which a later one of the same fault and
-    seed counts.
+    """Return every public bug by id with where it stands by ``kept`` results, of which a later one of the same fault
+    and seed counts; a kill without a control never counts in place of another.
 
     ``bugs`` and ``faults``: the catalogues' own unless given.  Raises ``InputError`` for a bug that is said not to be
     expressible and is cited by a fault.
@@ -58,9 +68,17 @@ def coverage(
         for bug in fault.recreates:
             cited.setdefault(bug.id, []).append(fault)
     measured: dict[str, dict[int, Standing]] = {}
-    for run in runs:
-        if run.verdict is not Verdict.NOT_RUN:
-            measured.setdefault(f"{run.fault} {run.digest}", {})[run.seed] = _standing_of(run)
+    for results in kept:
+        controlled = results.controlled()
+        for run in results.runs:
+            if run.verdict is Verdict.NOT_RUN:
+                continue
+            by_seed = measured.setdefault(f"{run.fault} {run.digest}", {})
+            told = _standing_of(run)
+            if told is Standing.CAUGHT and kind_of(run) not in controlled:
+                by_seed.setdefault(run.seed, Standing.WITHOUT_CONTROL)
+            else:
+                by_seed[run.seed] = told
     found = []
     for bug in public_bugs().values() if bugs is None else bugs:
         by = cited.get(bug.id, [])
@@ -75,8 +93,9 @@ def _standing_of(run: FaultRun) -> Standing:
     """Return what one campaign says of what its fault re-creates."""
     if run.verdict in (Verdict.HUNG, Verdict.LOST):
         return Standing.HUNG_OR_LOST
-    # Told by none of the invariants that the fault names, it was found by luck.
-    return Standing.CAUGHT if run.verdict is Verdict.KILLED and run.expected else Standing.MISSED
+    if run.told_otherwise:
+        return Standing.TOLD_OTHERWISE
+    return Standing.CAUGHT if run.verdict is Verdict.KILLED else Standing.MISSED
 
 
 def _standing(bug: PublicBug, seen: Sequence[dict[int, Standing]]) -> Standing:
@@ -85,7 +104,7 @@ def _standing(bug: PublicBug, seen: Sequence[dict[int, Standing]]) -> Standing:
     if not seen:
         return Standing.OPEN
     by_campaign = {told for one in seen for told in one.values()}
-    for worst in (Standing.MISSED, Standing.HUNG_OR_LOST):
+    for worst in (*ANY_MISSED, Standing.WITHOUT_CONTROL):
         if worst in by_campaign:
             return worst
     return Standing.CAUGHT if all(seen) else Standing.EXPRESSED
@@ -95,7 +114,7 @@ def coverage_to_plain(found: Sequence[Covered], commits: Sequence[str | None] = 
     """Return coverage as JSON-ready data; ``recall`` is caught / expressible, None where nothing was measured."""
     counts = Counter(one.standing for one in found)
     expressible = len(found) - counts[Standing.NOT_EXPRESSIBLE]
-    measured = counts[Standing.CAUGHT] + counts[Standing.MISSED] + counts[Standing.HUNG_OR_LOST]
+    measured = sum(counts[standing] for standing in (Standing.CAUGHT, *ANY_MISSED))
     return {
         "format": "kvcrucible.fault-coverage/1",
         "public_bugs": len(found),

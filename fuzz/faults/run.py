@@ -121,6 +121,11 @@ class FaultRun:
         return tuple(dict.fromkeys((*self.seen, *self.invariants)))
 
     @property
+    def told_otherwise(self) -> bool:
+        """Whether it was killed by none of the invariants that its fault names: found by luck, which is not caught."""
+        return self.verdict is Verdict.KILLED and not self.expected
+
+    @property
     def by_crash_alone(self) -> bool:
         """Whether it was killed and nothing told it but that the engine raised: no invariant named it."""
         return self.verdict is Verdict.KILLED and self.fired == (ENGINE_FAULT,)
@@ -312,8 +317,9 @@ def _kernel_run(blank: FaultRun, trial: Trial, target: str) -> FaultRun:
 
 
 def totals(runs: Sequence[FaultRun]) -> dict[str, Any]:
-    """Return campaigns, how many of them killed, how many of those by a crash of the engine alone, and the medians over
-    the kills: ``by_driver``, since a seed, an example, a kernel call and a question are no common measure.
+    """Return campaigns, how many of them killed, how many of those by a crash of the engine alone, or told by none of
+    the invariants that the fault names, and the medians over the kills: ``by_driver``, since a seed, an example, a
+    kernel call and a question are no common measure.
 
     None where nothing has the figure.
     """
@@ -323,6 +329,7 @@ def totals(runs: Sequence[FaultRun]) -> dict[str, Any]:
         "runs": len(runs),
         "killed": len(killed),
         "by_crash_alone": sum(run.by_crash_alone for run in killed),
+        "told_otherwise": sum(run.told_otherwise for run in killed),
         "by_driver": {
             driver: _figures([run for run in killed if (run.driver or run.depth) == driver])
             for driver in drivers

@@ -249,6 +249,77 @@ def build(setting):
     assert depths_of("outside:build") == depths
 
 
+@pytest.mark.parametrize("raised", ["InputError", "ValueError"])
+@pytest.mark.parametrize("refused_at", ["ledger payload", "payload"])
+def test_an_engine_that_holds_other_profiles_than_the_default_is_driven_in_those(
+    module: Path, raised: str, refused_at: str, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("numpy")
+    monkeypatch.syspath_prepend(str(repository))
+    module.write_text(
+        f"""
+from dataclasses import replace
+from examples import toy_adapter
+from kvcrucible.contract.errors import InputError
+
+class Adapter(toy_adapter.ToyAdapter):
+    capabilities = replace(toy_adapter.CAPABILITIES, profiles=("BF16",))
+
+def build(setting):
+    if setting.profile != "BF16" and setting.depth in {refused_at!r}:
+        raise {raised}(f"no {{setting.profile}} here")
+    return Adapter(setting, toy_adapter.ToyEngine)
+""",
+        encoding="utf-8",
+    )
+    name = "outside:build"
+    block = run_block(VolumePlan(name, rules=5), 0, 4)
+    assert (block.failure, block.seeds) == (None, 4)
+    assert depths_of(name) == tuple(Depth)
+    report = campaign.run(campaign.Plan(name, (Depth.LEDGER,), 2, steps=5))
+    assert report.profiles() == ("BF16",)
+    assert report.failure is None, report.failure
+    assert external.probe(Setting(name, Depth.PAYLOAD)).capabilities.profiles == ("BF16",)
+
+
+def test_what_was_found_is_not_lost_where_a_plainer_setting_is_refused(
+    module: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(repository))
+    module.write_text(
+        """
+from dataclasses import replace
+from examples import toy_adapter
+from kvcrucible.contract.errors import InputError
+
+class Adapter(toy_adapter.ToyAdapter):
+    capabilities = replace(toy_adapter.CAPABILITIES, profiles=("BF16",))
+
+    def snapshot(self):
+        if len(self.engine.free) < 5:
+            raise ValueError("a bug")
+        return super().snapshot()
+
+def build(setting):
+    if setting.profile != "BF16":
+        raise InputError(f"no {setting.profile} here")
+    return Adapter(setting, toy_adapter.ToyEngine)
+""",
+        encoding="utf-8",
+    )
+    failure = run_block(VolumePlan("outside:build"), 0, 8).failure
+    assert failure is not None
+    assert "a bug" in failure.violations[0].message
+    assert failure.setting.profile == "BF16"
+
+
+def test_an_engine_that_holds_no_profile_says_why_it_refused_the_first(module: Path) -> None:
+    module.write_text("def build(setting): raise ValueError(f'no {setting.profile}')", encoding="utf-8")
+    use_engine("outside:build")
+    with pytest.raises(InputError, match="no FP32"):
+        depths_of("outside:build")
+
+
 def test_payload_depth_without_numpy_is_not_run(toys: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(external, "find_spec", lambda name: None)
     with pytest.raises(NotRunError, match="payload depth needs numpy: get it with"):

@@ -48,6 +48,23 @@ def test_without_a_kill_there_are_no_medians(monkeypatch: pytest.MonkeyPatch, tm
     assert "median" not in result.output
 
 
+def test_a_fault_that_is_named_twice_counts_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def killed(trials: list[run.Trial], jobs: int, on_done: object) -> list[FaultRun]:
+        return [
+            FaultRun(trial.fault.id, "ledger", 0, Verdict.KILLED, seen=trial.fault.expects, expected=True)
+            for trial in trials
+            if trial.fault is not None
+        ]
+
+    monkeypatch.setattr(run, "run_trials", killed)
+    twice = ("fork-shares-tail", "reservation-leaks", "fork-shares-tail")
+    result = invoke("faults", "run", *twice, "--no-unchanged", "--json", "--out", str(tmp_path))
+    assert result.exit_code == ExitStatus.HELD, result.output
+    plain = json.loads(result.stdout)
+    assert [entry["fault"] for entry in plain["runs"]] == ["fork-shares-tail", "reservation-leaks"]
+    assert plain["killed"] == 2
+
+
 def test_what_was_through_is_kept_where_the_rest_was_interrupted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

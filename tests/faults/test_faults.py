@@ -195,11 +195,18 @@ def test_trials_take_each_seed_in_turn_and_controls_each_depth_once() -> None:
         (["killed", "hung"], ["survived"], ExitStatus.INTERNAL),
         (["killed"], ["lost"], ExitStatus.INTERNAL),
         (["killed", "not run"], [], ExitStatus.NOT_RUN),
+        (["killed", "killed by luck"], ["survived"], ExitStatus.INCONCLUSIVE),
+        (["killed by luck", "survived"], ["survived"], ExitStatus.VIOLATION),
+        (["killed by luck", "not run"], ["survived"], ExitStatus.NOT_RUN),
     ],
 )
 def test_the_status_says_what_was_shown(faults: list[str], unchanged: list[str], due: ExitStatus) -> None:
     def runs(verdicts: list[str]) -> list[FaultRun]:
-        return [FaultRun("x", "ledger", 0, Verdict(verdict)) for verdict in verdicts]
+        told = [verdict.removesuffix(" by luck") for verdict in verdicts]
+        return [
+            FaultRun("x", "ledger", 0, Verdict(verdict), expected=verdict == said)
+            for verdict, said in zip(told, verdicts, strict=True)
+        ]
 
     assert status_of(runs(faults), runs(unchanged)) is due
 

@@ -61,6 +61,8 @@ RUNS = [
     FaultRun("b", "payload", 1, Verdict.KILLED, "", ("row-unique",), ("row-unique",), False, 9, 400),
 ]
 
+SHARE = fault("share-counts-nothing")
+
 
 def test_a_row_says_who_told_a_fault_first_and_who_alone() -> None:
     first, second = fault_rows(RUNS)
@@ -118,6 +120,18 @@ def test_kills_by_a_crash_alone_are_told_apart(capsys: pytest.CaptureFixture[str
     assert "0/1 survived" in shown
 
 
+def test_kills_that_were_told_otherwise_are_counted_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    print_runs(RUNS, totals(RUNS))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert totals(RUNS)["told_otherwise"] == 1
+    assert "found by luck: 1 of the kills were told by none of the invariants that the fault names" in shown
+    assert "b: told by none of the invariants that the catalogue names" in shown
+    survived = [replace(RUNS[2], seen=("row-unique",))]
+    assert totals(survived)["told_otherwise"] == 0
+    print_runs(RUNS[:2], totals(RUNS[:2]))
+    assert "luck" not in capsys.readouterr().out
+
+
 def test_invariants_are_counted_over_faults_and_those_that_tell_nothing_are_named() -> None:
     rows = fault_rows(RUNS)
     by = {row.invariant: row for row in invariant_rows(rows, every_fault().values())}
@@ -132,9 +146,13 @@ def test_invariants_are_counted_over_faults_and_those_that_tell_nothing_are_name
 
 def test_results_survive_being_kept(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "runs.json"
-    write_json(path, results_to_plain(RUNS, [], CampaignOptions(seed=2), 2, "0123abc"))
+    names = {"a": "row-leased-twice", "b": "share-counts-nothing"}
+    runs = [replace(run, fault=names[run.fault]) for run in RUNS]
+    controls = [FaultRun("none", "ledger", 2, Verdict.SURVIVED)]
+    write_json(path, results_to_plain(runs, controls, CampaignOptions(seed=2), 2, "0123abc"))
     again = read_results(path)
-    assert list(again.runs) == RUNS
+    assert list(again.runs) == runs
+    assert list(again.controls) == controls
     assert again.commit == "0123abc"
     assert not list(path.parent.glob("*.part"))
 
@@ -162,6 +180,15 @@ def test_what_is_no_result_is_refused(text: str, tmp_path: Path) -> None:
     [
         (RUNS, [FaultRun("none", "ledger", 2, Verdict.KILLED, "", ("row-unique",))], "as it is was killed"),
         ([FaultRun("a", "ledger", 0, Verdict.KILLED)], [], "no invariant"),
+        (RUNS, [FaultRun("a", "ledger", 2, Verdict.SURVIVED)], "stands among the campaigns on the engine as"),
+        ([replace(RUNS[0], seen=("made-up-name",))], [], "told by 'made-up-name', which no report can name"),
+        ([replace(RUNS[0], invariants=("made-up-name",))], [], "made-up-name"),
+        ([replace(RUNS[0], verdict=Verdict.SURVIVED), RUNS[0]], [], "'a' is there twice under seed 0"),
+        (
+            [replace(RUNS[0], fault=SHARE.id, digest=SHARE.digest, depth="planner")],
+            [FaultRun("none", "planner", 0, Verdict.SURVIVED)],
+            "at depth ledger, not planner",
+        ),
     ],
 )
 def test_kills_that_prove_nothing_are_refused(
@@ -171,6 +198,19 @@ def test_kills_that_prove_nothing_are_refused(
     write_json(path, results_to_plain(runs, unchanged, CampaignOptions(), 1, None))
     with pytest.raises(InputError, match=says):
         read_results(path)
+
+
+def test_whether_a_kill_was_expected_is_asked_of_the_catalogue(tmp_path: Path) -> None:
+    path = tmp_path / "runs.json"
+    told = replace(RUNS[0], fault=SHARE.id, digest=SHARE.digest, expected=False)
+    runs = [
+        replace(told, seen=SHARE.expects[:1]),
+        replace(told, seed=1, seen=("codec-exact",), invariants=("codec-exact",), expected=True),
+        replace(told, fault="nobody-has-it", expected=True),
+    ]
+    write_json(path, results_to_plain(runs, [], CampaignOptions(), 2, None))
+    assert "codec-exact" not in SHARE.expects
+    assert [run.expected for run in read_results(path).runs] == [True, False, False]
 
 
 def test_a_file_beyond_the_limit_and_one_that_is_not_there_are_refused(tmp_path: Path) -> None:

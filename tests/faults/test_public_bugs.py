@@ -14,11 +14,12 @@ import jsonschema
 import pytest
 import yaml
 
+from kvcrucible.cli.faults import status_of_coverage
 from kvcrucible.contract.errors import ExitStatus, InputError
 from kvcrucible.fuzz.faults.bugs import PublicBug, public_bug, public_bug_files, public_bugs
-from kvcrucible.fuzz.faults.catalogue import Fault, every_fault
+from kvcrucible.fuzz.faults.catalogue import NO_FAULT, Fault, every_fault
 from kvcrucible.fuzz.faults.coverage import Covered, Standing, coverage, coverage_to_plain
-from kvcrucible.fuzz.faults.results import results_to_plain
+from kvcrucible.fuzz.faults.results import KeptRuns, results_to_plain
 from kvcrucible.fuzz.faults.run import CampaignOptions, FaultRun, Verdict
 from kvcrucible.fuzz.keeping import write_json
 from kvcrucible.fuzz.setting import Depth
@@ -36,8 +37,13 @@ def kept(of: Fault, verdict: Verdict = Verdict.KILLED, seed: int = 0) -> FaultRu
     return FaultRun(of.id, "ledger", seed, verdict, of.digest, told, told, bool(told))
 
 
+def control(verdict: Verdict = Verdict.SURVIVED, depth: str = "ledger") -> FaultRun:
+    return FaultRun(NO_FAULT, depth, 0, verdict)
+
+
 def standing(bug: PublicBug, faults: list[Fault], *runs: FaultRun) -> Standing:
-    (one,) = coverage(runs, [bug], faults)
+    """Return where a bug stands by one file, or by several where campaigns came twice, with a control in each."""
+    (one,) = coverage([KeptRuns(None, (run,), (control(),)) for run in runs], [bug], faults)
     return one.standing
 
 
@@ -96,7 +102,9 @@ def test_every_fault_that_cites_a_bug_has_to_be_found_under_every_seed() -> None
     assert standing(BUG, [first, second], kept(first), kept(second)) is Standing.CAUGHT
     assert standing(BUG, [first], kept(first), kept(first, Verdict.SURVIVED, seed=1)) is Standing.MISSED
     by_luck = replace(kept(first, seed=1), expected=False)
-    assert standing(BUG, [first], kept(first), by_luck) is Standing.MISSED
+    assert standing(BUG, [first], kept(first), by_luck) is Standing.TOLD_OTHERWISE
+    survived = kept(first, Verdict.SURVIVED, seed=2)
+    assert standing(BUG, [first], kept(first), by_luck, survived) is Standing.MISSED
     # What was run later counts.
     assert standing(BUG, [first], kept(first, Verdict.SURVIVED), kept(first)) is Standing.CAUGHT
 
@@ -107,7 +115,7 @@ def test_what_hung_or_was_lost_is_missed_and_said_apart(verdict: Verdict) -> Non
     fell = kept(first, verdict, seed=1)
     assert standing(BUG, [first], kept(first), fell) is Standing.HUNG_OR_LOST
     assert standing(BUG, [first, second], fell, kept(second, Verdict.SURVIVED)) is Standing.MISSED
-    (one,) = coverage([fell], [BUG], [first])
+    (one,) = coverage([KeptRuns(None, (fell,))], [BUG], [first])
     plain = coverage_to_plain([one])
     assert (plain["recall"], plain["standings"]["missed: hung or lost"]) == (0, 1)
 
@@ -120,13 +128,56 @@ def test_what_was_not_run_is_not_measured() -> None:
     # Neither for nor against: what was found before stays found, and what was missed missed.
     assert standing(BUG, [first], kept(first), absent) is Standing.CAUGHT
     assert standing(BUG, [first], kept(first, Verdict.SURVIVED), absent) is Standing.MISSED
-    assert coverage_to_plain(coverage([absent], [BUG], [first]))["recall"] is None
+    assert coverage_to_plain(coverage([KeptRuns(None, (absent,))], [BUG], [first]))["recall"] is None
 
 
 def test_a_result_of_another_change_counts_for_nothing() -> None:
     first = fault("first", BUG)
     assert standing(BUG, [replace(first, replacement="else")], kept(first)) is Standing.EXPRESSED
     assert replace(first, title="else").digest == first.digest
+
+
+@pytest.mark.parametrize(
+    "controls",
+    [
+        (),
+        (control(Verdict.HUNG),),
+        (control(Verdict.LOST),),
+        (control(Verdict.NOT_RUN),),
+        (control(depth="payload"),),
+        (control(), control(Verdict.HUNG)),
+        (replace(control(), driver="raw"),),
+    ],
+    ids=["none", "hung", "lost", "not run", "of another depth", "one of two hung", "of another driver"],
+)
+def test_a_kill_beside_which_no_control_survived_is_not_measured(controls: tuple[FaultRun, ...]) -> None:
+    first, second = fault("first", BUG), fault("second", BUG)
+    bare = KeptRuns(None, (kept(first),), controls)
+    whole = KeptRuns(None, (kept(first),), (control(),))
+    missed = KeptRuns(None, (kept(first, Verdict.SURVIVED),), (control(),))
+
+    def stands(*files: KeptRuns, faults: tuple[Fault, ...] = (first,)) -> Standing:
+        (one,) = coverage(files, [BUG], faults)
+        return one.standing
+
+    assert stands(bare) is Standing.WITHOUT_CONTROL
+    assert stands(bare, faults=(first, second)) is Standing.WITHOUT_CONTROL
+    assert coverage_to_plain(coverage([bare], [BUG], [first]))["recall"] is None
+    # A later file brings controls for its own campaigns alone, and a kill without one overrules nothing.
+    assert stands(bare, KeptRuns(None, (), (control(),))) is Standing.WITHOUT_CONTROL
+    assert stands(bare, whole) is stands(whole, bare) is Standing.CAUGHT
+    assert stands(missed, bare) is Standing.MISSED
+    assert stands(KeptRuns(None, (kept(first, Verdict.SURVIVED),), controls)) is Standing.MISSED
+
+
+def test_every_kernel_back_end_needs_a_control_that_survived() -> None:
+    names = ("copy-whole-page", "bfloat16-cut")
+    kills = tuple(FaultRun(name, "kernels", 0, Verdict.KILLED, seen=("kernel-oracle",)) for name in names)
+    one, absent = control(depth="kernels"), control(Verdict.NOT_RUN, "kernels")
+    assert KeptRuns(None, kills, (one, one)).controlled() == {("kernels", None)}
+    assert KeptRuns(None, kills, (one, absent)).controlled() == frozenset()
+    # Where a back-end is absent nothing was killed on it either.
+    assert KeptRuns(None, kills[:1], (one, absent)).controlled() == {("kernels", None)}
 
 
 def test_what_is_not_expressible_cannot_be_re_created() -> None:
@@ -142,6 +193,21 @@ def test_recall_is_over_all_that_are_expressible() -> None:
     assert coverage_to_plain(found[1:])["recall"] is None
 
 
+@pytest.mark.parametrize(
+    ("standings", "due"),
+    [
+        ([Standing.CAUGHT, Standing.OPEN, Standing.WITHOUT_CONTROL, Standing.EXPRESSED], ExitStatus.HELD),
+        ([Standing.CAUGHT, Standing.TOLD_OTHERWISE], ExitStatus.INCONCLUSIVE),
+        ([Standing.TOLD_OTHERWISE, Standing.HUNG_OR_LOST], ExitStatus.VIOLATION),
+        ([Standing.MISSED], ExitStatus.VIOLATION),
+    ],
+)
+def test_the_status_of_coverage_is_that_of_the_worst(standings: list[Standing], due: ExitStatus) -> None:
+    found = [Covered(BUG, (), one) for one in standings]
+    assert status_of_coverage(found) is due
+    assert coverage_to_plain(found)["recall"] == standings.count(Standing.CAUGHT) / len(standings)
+
+
 def test_the_command_says_caught_only_by_results(tmp_path: Path) -> None:
     def command(*arguments: str) -> tuple[int, str]:
         line = [sys.executable, "-m", "kvcrucible", "faults", "coverage", *arguments]
@@ -154,6 +220,11 @@ def test_the_command_says_caught_only_by_results(tmp_path: Path) -> None:
     planted = every_fault()["share-counts-nothing"]
     path = tmp_path / "runs.json"
     write_json(path, results_to_plain([kept(planted)], [], CampaignOptions(), 1, None))
+    status, text = command("--results", str(path))
+    assert status == ExitStatus.HELD
+    assert "killed without a control, not measured: 1" in text
+    assert "recall: not measured" in text
+    write_json(path, results_to_plain([kept(planted)], [control()], CampaignOptions(), 1, None))
     status, text = command("--results", str(path), "--json")
     plain = json.loads(text)
     assert status == ExitStatus.HELD

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from kvcrucible.cli.console import console
+from kvcrucible.cli.fuzz_matrix import _print
 from kvcrucible.contract.errors import ExitStatus
 from kvcrucible.contract.profiles import PROFILES
 from kvcrucible.fuzz.campaign import GOALS_FROM_EXAMPLES, Plan, run
@@ -149,7 +151,9 @@ def test_what_was_through_before_an_interruption_is_kept(
     assert 1 <= [cell.held for cell in report.cells].count(True) <= 2
     assert {cell.note for cell in report.cells if not cell.held} == {"interrupted"}
     assert report.status() is ExitStatus.INTERRUPTED
-    kept = json.loads((tmp_path / KEPT).read_text("utf-8"))["configurations"]
+    plain = json.loads((tmp_path / KEPT).read_text("utf-8"))
+    assert plain["status"] == ExitStatus.INTERRUPTED
+    kept = plain["configurations"]
     assert [one["status"] for one in kept] == [cell.status.value for cell in report.cells]
 
 
@@ -163,7 +167,10 @@ def test_a_part_of_a_campaign_is_not_held_to_its_goals() -> None:
 
 @pytest.mark.parametrize(("reached_after", "campaigns"), [(36, 36), (39, 39), (99, 36 + MOST_FURTHER)])
 def test_a_pair_that_is_missing_is_looked_for_again(
-    reached_after: int, campaigns: int, monkeypatch: pytest.MonkeyPatch
+    reached_after: int,
+    campaigns: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     name = sorted(FULL["pairs"])[0]
     seeds: list[int] = []
@@ -178,6 +185,72 @@ def test_a_pair_that_is_missing_is_looked_for_again(
     assert len(report.cells) == campaigns == len(set(seeds))
     assert all(cell.configuration.host == "on" for cell in report.cells[36:])
     assert report.status() is (ExitStatus.HELD if reached_after < 99 else ExitStatus.INCONCLUSIVE)
+    assert report.held(further=False) == (36, 36)
+    assert report.held(further=True) == (campaigns - 36, campaigns - 36)
+    plain = matrix_to_plain(report)
+    assert (plain["configurations_held"], plain["further_campaigns"]) == (36, campaigns - 36)
+    assert [one["further"] for one in plain["configurations"]] == [False] * 36 + [True] * (campaigns - 36)
+    _print(console(), report)
+    shown = capsys.readouterr().out
+    assert "36 of 36 configurations held" in shown
+    assert shown.count("(further)") == campaigns - 36
+    due = f"{campaigns - 36} of {campaigns - 36} further campaigns held"
+    assert (due in shown) is (campaigns > 36)
+
+
+def test_what_is_too_short_to_hold_looks_for_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    def held(plan: MatrixPlan, configuration: Configuration, seed: int, children: object) -> Cell:
+        report = {**FULL, "examples": plan.examples, "pairs": {}, "goals": {}}
+        return Cell(configuration, seed, ExitStatus.HELD, 1.0, report)
+
+    monkeypatch.setattr("kvcrucible.fuzz.matrix.run_cell", held)
+    report = run_matrix(MatrixPlan(LEAST_EXAMPLES - 1), 1)
+    assert report.held(further=True) == (0, 0)
+    assert report.status() is ExitStatus.INCONCLUSIVE
+
+
+#: Stands for a campaign: reports what it is given, or says that it has begun and runs until it is interrupted.
+CHILD = """
+import pathlib, os, sys, time
+report, begun = map(pathlib.Path, sys.argv[1:])
+if not report.name:
+    try:
+        begun.write_text(str(os.getpid()))
+        time.sleep(20)
+        begun.write_text("went on to its end")
+    except KeyboardInterrupt:
+        sys.exit(130)
+print(report.read_text())
+"""
+
+
+def test_an_interruption_ends_a_further_campaign_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only this process hears of it, as where somebody's ``kill -INT`` names it alone."""
+    report, begun = tmp_path / "report.json", tmp_path / "begun"
+    report.write_text(json.dumps({**FULL, "pairs": {}}))
+    child: list[int] = []
+
+    def words(plan: MatrixPlan, configuration: Configuration, seed: int) -> list[str]:
+        return [sys.executable, "-c", CHILD, "" if seed else str(report), str(begun)]
+
+    def interrupt() -> None:
+        while not (begun.exists() and begun.read_text()):
+            time.sleep(0.02)
+        child.append(int(begun.read_text()))
+        # To the main thread itself: another one would not wake it.
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    monkeypatch.setattr("kvcrucible.fuzz.matrix.command", words)
+    watch = threading.Thread(target=interrupt, daemon=True)
+    watch.start()
+    found = run_matrix(MatrixPlan(out=tmp_path, configurations=(Configuration("main+mtp", "FP32", "on"),)), 1)
+    watch.join()
+    assert begun.read_text() == str(child[0])
+    with pytest.raises(ProcessLookupError):
+        os.kill(child[0], 0)
+    assert [(cell.held, cell.further) for cell in found.cells] == [(True, False), (False, True)]
+    assert found.status() is ExitStatus.INTERRUPTED
+    assert json.loads((tmp_path / KEPT).read_text("utf-8"))["status"] == ExitStatus.INTERRUPTED
 
 
 @pytest.mark.torch

@@ -49,6 +49,9 @@ def test_calibrate_writes_a_certificate_of_this_machine(tmp_path: Path) -> None:
     shown = invoke("calibrate", *arguments)
     assert "MEASURED" in shown.stdout
     assert "good until" in shown.stdout
+    (former,) = tmp_path.glob("floor-*.json")
+    assert read_noise_floor(former) == certificate
+    assert former.name in shown.stderr
 
 
 def test_calibrate_is_inconclusive_where_the_noise_is_above_the_threshold(tmp_path: Path) -> None:
