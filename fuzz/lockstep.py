@@ -34,6 +34,7 @@ from kvcrucible.contract.operations import (
     Progress,
     Progressed,
     Release,
+    Restore,
     Schedule,
     Scheduled,
     Truncate,
@@ -162,7 +163,8 @@ class LockStep:
         return self._operate(step)
 
     def close(self) -> None:
-        """End everything that is alive, in lock step, and require that every page is free again.
+        """End everything that is alive, in lock step, and require that every page is free again; at payload depth what
+        is on Host comes back before, and is read.
 
         The engine is left empty.  Raises ``InvariantViolated``.
         """
@@ -184,6 +186,8 @@ class LockStep:
                 self._operate(Cancel(sequence))
             elif sequence not in self.model.queue:
                 self._operate(Finish(sequence, retain=False))
+        if self._twin is not None and "Restore" in supported:
+            self._bring_back()
         for continuation in sorted(self.model.continuations()):
             self._operate(Pin(continuation, pinned=False))
             self._operate(Release(continuation))
@@ -192,6 +196,18 @@ class LockStep:
         if self._since_full:
             self._look_in_full()
         self.tally.add_invariants(self.monitor.tallies)
+
+    def _bring_back(self) -> None:
+        """Restore what has gone to Host, as far as there is room, and read it: what nobody came back for would never be
+        read on Device.
+        """
+        brought = False
+        for continuation in sorted(self.model.continuations()):
+            if self.model.restorable(continuation):
+                brought |= self._operate(Restore(continuation)).refusal is None
+                self._progress_to_the_end()
+        if brought:
+            self._read_back()
 
     def _progress_to_the_end(self) -> None:
         """Let all effects take place; one look then ends every transfer and gives every page at rest back."""
