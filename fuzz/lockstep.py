@@ -248,9 +248,8 @@ class LockStep:
             if isinstance(operation, Demote) and before.host is not None:
                 if before.host_holes is None:
                     before = self._look_in_full()
-                assert before.host_holes is not None, (
-                    "a full snapshot of an engine with a Host tier has its holes"
-                )
+                if before.host_holes is None:
+                    raise _answered_wrongly(_SHOWING, before, "one with the holes of its Host tier")
                 self.model.see_holes(tuple(size for _, size in before.host_holes))
             actual = self._execute(operation)
             expected = self.model.predict(operation, actual)

@@ -10,12 +10,22 @@ from pathlib import Path
 import pytest
 
 from kvcrucible.contract.errors import InputError, NotRunError, OutputFailed, RefusalKind
-from kvcrucible.contract.operations import Append, BeginUnit, EndUnit, Prefill, Schedule, Submit
+from kvcrucible.contract.operations import (
+    Append,
+    BeginUnit,
+    Demote,
+    EndUnit,
+    Finish,
+    Prefill,
+    Schedule,
+    Submit,
+)
 from kvcrucible.contract.tokens import run
 from kvcrucible.fuzz import campaign
 from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.adapters import external, registry
 from kvcrucible.fuzz.adapters.external import depths_of, use_engine
+from kvcrucible.fuzz.adapters.paged import PagedAdapter
 from kvcrucible.fuzz.lockstep import LockStep
 from kvcrucible.fuzz.raw import draw_seed
 from kvcrucible.fuzz.reproduction import render, run_case, violations_of
@@ -483,3 +493,15 @@ def build(setting):
     found = violations_of(Setting("outside:build"), [Submit(run(0, 0, 4), 0)])
     assert [one.invariant for one in found] == ["engine-fault"]
     assert due in found[0].message
+
+
+def test_a_host_tier_that_does_not_show_its_holes_is_a_fault_of_the_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown = PagedAdapter.snapshot
+    monkeypatch.setattr(PagedAdapter, "snapshot", lambda self: replace(shown(self), host_holes=None))
+    unit = (BeginUnit((Prefill(0, 4),)), EndUnit(0))
+    steps = [Submit(run(0, 0, 4), 0), Schedule(), *unit, Finish(0), Demote(0)]
+    found = violations_of(Setting(capacity_pages=5, host_bytes=1 << 16), steps)
+    assert "engine-fault" in [one.invariant for one in found]
+    assert any("holes of its Host tier" in one.message for one in found)
