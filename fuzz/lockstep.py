@@ -203,7 +203,8 @@ class LockStep:
         """
         brought = False
         for continuation in sorted(self.model.continuations()):
-            if self.model.restorable(continuation):
+            # What came back before it may have released it to have room.
+            if continuation in self.model.continuations() and self.model.restorable(continuation):
                 brought |= self._operate(Restore(continuation)).refusal is None
                 self._progress_to_the_end()
         if brought:

@@ -42,6 +42,23 @@ def test_what_is_on_host_at_the_end_is_restored_and_read() -> None:
     assert ended(Depth.PAYLOAD).operations["Restore"] == 1
 
 
+def test_what_came_back_may_have_released_what_is_next() -> None:
+    pytest.importorskip("torch")
+    tally = Tally()
+    lock = LockStep(Setting(depth=Depth.PAYLOAD, capacity_pages=4, host_bytes=1 << 16), tally)
+    for sequence in (0, 1):
+        lock.step(Submit(run(sequence, 0, 40), 0))
+        lock.step(Schedule())
+        lock.step(BeginUnit((Prefill(sequence, 40),)))
+        lock.step(EndUnit(sequence))
+        lock.step(Finish(sequence))
+        if not sequence:
+            lock.step(Demote(0))
+            lock.step(Progress())
+    lock.close()
+    assert tally.operations["Restore"] == 1
+
+
 def test_at_ledger_depth_there_is_nothing_to_read() -> None:
     assert ended(Depth.LEDGER).operations["Restore"] == 0
 
