@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -222,7 +223,9 @@ def test_the_sampler_ends_with_its_parent_and_its_record_is_whole(
 
 def test_the_selfcheck_compares_with_and_without(stand_in: Path) -> None:
     benchmark = "import json,random; print(json.dumps({'x': [1 + random.random() / 100]}))"
-    done = command(stand_in, "--selfcheck", "--pairs", "6", "--json", "--command", f'python -c "{benchmark}"')
+    # A system may have no `python`.
+    words = f'{sys.executable} -c "{benchmark}"'
+    done = command(stand_in, "--selfcheck", "--pairs", "6", "--json", "--command", words)
     plain = json.loads(done.stdout)
     assert [one["metric"] for one in plain["metrics"]] == ["x"]
     assert plain["metrics"][0]["pairs"] == 6
