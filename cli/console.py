@@ -25,6 +25,9 @@ _SEED_LIMIT = 1_000_000
 #: that does not tell, tables of a dozen columns fold letter by letter.  ``COLUMNS`` sets another.
 COLUMNS_WITHOUT_TERMINAL = 160
 
+#: Seeds that were drawn in this process.
+_drawn: list[int] = []
+
 
 def visible(text: str) -> str:
     """Return ``text`` with every control and format character spelled out, at most ``MAX_SHOWN_CHARACTERS`` long."""
@@ -37,7 +40,7 @@ def visible(text: str) -> str:
 
 def visible_end(text: str) -> str:
     """Return the end of ``text`` as :func:`visible` shows it: of a traceback, the end says what happened."""
-    return visible(text[-MAX_SHOWN_CHARACTERS:])
+    return ("…" if len(text) > MAX_SHOWN_CHARACTERS else "") + visible(text[-MAX_SHOWN_CHARACTERS:])
 
 
 def safe(text: str) -> str:
@@ -63,7 +66,16 @@ def stderr_line(text: str) -> None:
 
 def seed_or_drawn(seed: int | None) -> int:
     """Return ``seed``, or one that is drawn where none was given; what uses it prints it."""
-    return secrets.randbelow(_SEED_LIMIT) if seed is None else seed
+    if seed is None:
+        seed = secrets.randbelow(_SEED_LIMIT)
+        _drawn.append(seed)
+    return seed
+
+
+def say_drawn_seed() -> None:
+    """Write to standard error which seed was drawn, if one was: a command that falls over has no report to say it."""
+    for seed in _drawn:
+        stderr_line(f"drawn: --seed {seed}")
 
 
 def print_json(value: Any) -> None:

@@ -62,7 +62,9 @@ def refuse_unused(context: typer.Context, mode: Mode) -> None:
     for name, typed in given_options(context):
         if name not in mode.takes:
             takers = [one for one in MODES if name in one.takes and not (one is BENCH and name in RAW.takes)]
-            unused.append(f"{typed} (of {', '.join(one.name for one in takers)})")
+            # Who asked for --raw --bench has asked for --raw.
+            names = [f"{one.name} alone" if mode is BENCH and one is RAW else one.name for one in takers]
+            unused.append(f"{typed} (of {', '.join(names)})")
     if unused:
         them = "them" if len(unused) > 1 else "it"
         raise InputError(f"{mode.name} does not take {', '.join(unused)}; leave {them} out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import traceback
 from contextlib import suppress
@@ -10,7 +11,7 @@ from importlib import import_module
 import typer
 
 from kvcrucible import __version__
-from kvcrucible.cli.console import stderr_line, visible_end
+from kvcrucible.cli.console import say_drawn_seed, stderr_line, visible_end
 from kvcrucible.cli.output import flush_output, give_up_output, guard_output
 from kvcrucible.contract.errors import CrucibleError, ExitStatus, InputError, NotRunError, OutputFailed
 
@@ -60,7 +61,12 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Entry point: run the application and turn our errors into the exit statuses of the contract."""
+    """Entry point: run the application and turn our errors into the exit statuses of the contract.
+
+    To be asked to end (``SIGTERM``, by ``timeout`` or a job that is cancelled) is the same as an interruption from the
+    keyboard: what was done until then is kept and reported.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     guard_output()
     try:
         try:
@@ -97,10 +103,12 @@ def _run() -> None:
             stderr_line(f"violated: {error}; `kvcrucible fuzz --raw` shows the steps")
             sys.exit(ExitStatus.VIOLATION)
         stderr_line(f"error: {error}")
+        say_drawn_seed()
         sys.exit(ExitStatus.INTERNAL)
     except Exception:
         # Python's own status for an uncaught exception is 1, which here means that an invariant is broken.
         stderr_line(visible_end(traceback.format_exc()))
+        say_drawn_seed()
         sys.exit(ExitStatus.INTERNAL)
 
 

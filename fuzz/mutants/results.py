@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
-from importlib import resources
 from math import ceil
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import jsonschema
-
 from kvcrucible.contract.errors import InputError
+from kvcrucible.contract.json_files import check_form
 from kvcrucible.fuzz.keeping import read_json, write_json
 from kvcrucible.fuzz.mutants.equivalent import Equivalent
 from kvcrucible.fuzz.mutants.judge import Budget
@@ -60,19 +57,13 @@ class ResultsFile:
 
     def _read(self) -> None:
         plain = read_json(self.path, MAX_BYTES)
-        try:
-            told = plain["format"]
-            if told != FORMAT:
-                raise InputError(
-                    f"{self.path} is of format {told!r:.60}, this version's is {FORMAT!r}; {_ELSEWHERE}"
-                )
-            jsonschema.validate(plain, _schema())
-        except (KeyError, TypeError) as error:
-            raise InputError(f"{self.path} is no file of results: {type(error).__name__} {error}") from None
-        except jsonschema.ValidationError as error:
+        told = plain.get("format", FORMAT) if isinstance(plain, dict) else FORMAT
+        if told != FORMAT:
             raise InputError(
-                f"{self.path} is no file of results: {error.json_path} {error.message:.200}"
-            ) from None
+                f"{self.path} is of format {told!r:.60}, this version's is {FORMAT!r}; {_ELSEWHERE}"
+            )
+        name = f"{self.path} is no file of results"
+        check_form(plain, "kvcrucible.fuzz.mutants", "mutant_runs.schema.json", name, _ELSEWHERE)
         self._require_same(plain)
         for entry in plain["results"]:
             self._take(entry)
@@ -114,12 +105,6 @@ class ResultsFile:
             entry["steps"],
             entry["note"],
         )
-
-
-def _schema() -> Any:
-    return json.loads(
-        resources.files("kvcrucible.fuzz.mutants").joinpath("mutant_runs.schema.json").read_text("utf-8")
-    )
 
 
 def to_plain(mutant: Mutant, run: MutantRun) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -47,6 +48,20 @@ def first_teardown(self):
     print("first example over", flush=True)
 
 Driver.teardown = first_teardown
+from kvcrucible.cli.main import main
+sys.argv[0] = "kvcrucible"
+main()
+"""
+
+#: Runs the command line with a harness that falls over in its first example.
+FALLING_OVER = """
+import sys
+from kvcrucible.reference.accounting import AccountingModel
+
+def fall_over(self, *arguments):
+    raise ZeroDivisionError("the harness is wrong")
+
+AccountingModel.__init__ = fall_over
 from kvcrucible.cli.main import main
 sys.argv[0] = "kvcrucible"
 main()
@@ -110,13 +125,22 @@ def test_a_violation_prints_the_sequence_and_writes_a_test(tmp_path: Path) -> No
     assert mended.returncode == 0, mended.stdout
 
 
+def test_a_harness_that_falls_over_says_which_seed_it_had_drawn(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FALLING_OVER, "fuzz"]
+    done = kvcrucible_fuzz("--examples", "20", "--depth", "ledger", cwd=tmp_path, command=command)
+    assert done.returncode == ExitStatus.INTERNAL, done.stdout
+    assert "ZeroDivisionError: the harness is wrong" in done.stderr
+    assert re.fullmatch(r"drawn: --seed \d+", done.stderr.splitlines()[-1])
+
+
 def test_a_time_limit_is_inconclusive(tmp_path: Path) -> None:
     done = kvcrucible_fuzz("--examples", "100000", "--seconds", "0.1", "--depth", "ledger", cwd=tmp_path)
     assert done.returncode == ExitStatus.INCONCLUSIVE
     assert "time limit" in done.stdout
 
 
-def test_an_interruption_keeps_what_was_done(tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_keeps_what_was_done(asked: signal.Signals, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", SAYING_WHEN, "fuzz", "--examples", "1000000", "--depth", "ledger"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
@@ -125,7 +149,7 @@ def test_an_interruption_keeps_what_was_done(tmp_path: Path) -> None:
     )  # fmt: skip
     assert process.stdout is not None
     assert "first example over" in process.stdout.readline()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(asked)
     out, err = process.communicate(timeout=60)
     assert process.returncode == ExitStatus.INTERRUPTED, err
     assert "interrupted" in out

@@ -124,6 +124,11 @@ def test_a_refusal_says_which_mode_an_option_is_of(app: typer.Typer, asked: list
         "a plain campaign does not take --jobs (of --matrix, --raw), --seeds (of --raw); leave them out"
     )
     assert "--bench (of --raw --bench); leave it out" in str(run(app, asked, "--bench"))
+    bench = str(run(app, asked, "--raw", "--bench", "--seconds", "9"))
+    assert (
+        bench
+        == "--raw --bench does not take --seconds (of a plain campaign, --raw alone, --kernels); leave it out"
+    )
     assert "--raw does not take --matrix" in str(run(app, asked, "--raw", "--matrix"))
 
 
