@@ -39,7 +39,7 @@ def plan_of(
 
 def volume_and_print(plan: VolumePlan, jobs: int, out: Path, *, json_output: bool) -> ExitStatus:
     """Run the plan, print what became of it, and return the exit status."""
-    report = _run_with_progress(plan, jobs)
+    report = run_with_progress(plan, jobs)
     path = write_reproduction(report.failure, out)
     if json_output:
         from kvcrucible.fuzz.volume import volume_to_plain
@@ -92,7 +92,8 @@ def _print_failed(found: FailedMeanwhile, plan: VolumePlan, out: Path, *, json_o
     )
 
 
-def _run_with_progress(plan: VolumePlan, jobs: int) -> VolumeReport:
+def run_with_progress(plan: VolumePlan, jobs: int) -> VolumeReport:
+    """Run a plan in so many processes and show how far it is (``kvcrucible.fuzz.volume.run_volume``)."""
     from kvcrucible.fuzz.volume import run_volume
 
     with progress_bar(detail=True) as progress:

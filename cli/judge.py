@@ -117,16 +117,16 @@ def honest(
     json_output: bool = typer.Option(False, "--json", help="Print as JSON."),
 ) -> None:
     """Put engines before the judge that only grant free pages in another order; status 1 for a false alarm."""
+    from kvcrucible.cli.fuzz_raw import run_with_progress
     from kvcrucible.fuzz.cheaters.orders import ORDERS
-    from kvcrucible.fuzz.volume import VolumePlan, run_volume, volume_to_plain
+    from kvcrucible.fuzz.volume import VolumePlan, volume_to_plain
 
     seed = seed_or_drawn(seed)
-    with spinner("putting honest engines before the judge"):
-        reports: list[VolumeReport] = []
-        for name in ORDERS:
-            reports.append(run_volume(VolumePlan(name, seed, seeds), jobs))
-            if reports[-1].cut_short is not None:
-                break
+    reports: list[VolumeReport] = []
+    for name in ORDERS:
+        reports.append(run_with_progress(VolumePlan(name, seed, seeds), jobs))
+        if reports[-1].cut_short is not None:
+            break
     alarms = sum(report.failure is not None for report in reports)
     if json_output:
         plain = [volume_to_plain(report, None) for report in reports]

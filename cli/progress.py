@@ -1,7 +1,8 @@
 """How commands show how far they are: on a terminal's standard error, gone when they are through.
 
-Where standard error is no terminal, or the command asks for nothing (``hidden``: mostly its ``--json``), nothing is
-shown; what tells how far it is may be called all the same.
+Where standard error is no terminal, a bar says how far it is by a line now and then
+(:mod:`kvcrucible.cli.progress_lines`), and a spinner nothing; where the command asks for nothing (``hidden``: mostly
+its ``--json``), neither does.  What tells how far it is may be called all the same.
 """
 
 from __future__ import annotations
@@ -53,7 +54,11 @@ def progress_bar(
         *((TextColumn("{task.fields[detail]}"),) if detail else ()),
     )
     console = stderr_console()
-    return Progress(*columns, console=console, transient=True, disable=hidden or not console.is_terminal)
+    if not hidden and not console.is_terminal:
+        from kvcrucible.cli.progress_lines import LoggedProgress
+
+        return LoggedProgress(*columns, console=console)
+    return Progress(*columns, console=console, transient=True, disable=hidden)
 
 
 class Spinner:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kvcrucible.cli import progress
+from kvcrucible.cli import progress, progress_lines
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, total: int | None, **options: bool) -> str:
@@ -43,7 +43,7 @@ def test_bytes_are_shown_as_such_also_where_nobody_knows_how_many_there_are(
 
 
 @pytest.mark.parametrize(("is_terminal", "hidden"), [(True, True), (False, False), (False, True)])
-def test_nothing_is_shown_where_there_is_no_terminal_or_the_command_says_so(
+def test_nothing_is_shown_of_what_is_over_soon_or_of_a_command_that_says_so(
     monkeypatch: pytest.MonkeyPatch, is_terminal: bool, hidden: bool
 ) -> None:
     out = io.StringIO()
@@ -55,6 +55,24 @@ def test_nothing_is_shown_where_there_is_no_terminal_or_the_command_says_so(
         line.say("still working")
         line.keep("found something")
     assert out.getvalue() == ""
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_log_is_told_now_and_then_how_far_it_is(monkeypatch: pytest.MonkeyPatch, hidden: bool) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(progress, "stderr_console", lambda: Console(file=out, width=20))
+    now = 100.0
+    monkeypatch.setattr(progress_lines, "monotonic", lambda: now)
+    with progress.progress_bar(detail=True, hidden=hidden) as bar:
+        task = bar.add_task("seeds of \x1b[2Jmine", total=2_000, detail="")
+        bar.update(task, completed=1)
+        now += progress_lines.SECONDS_BETWEEN_LINES
+        bar.update(task, completed=1_000, detail="7 operations")
+        bar.update(task, completed=1_001)
+        now += progress_lines.SECONDS_BETWEEN_LINES
+        bar.advance(task, 5)
+    told = ["1,000 of 2,000, 60 s; 7 operations", "1,006 of 2,000, 120 s; 7 operations"]
+    assert out.getvalue().splitlines() == [f"seeds of \\x1b[2Jmine: {line}" for line in told if not hidden]
 
 
 def test_a_spinner_says_what_goes_on_and_keeps_lines_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
