@@ -63,7 +63,9 @@ class TransferPort(Protocol):
         """Tell whether an active sequence holds one of the pages."""
 
     def free(self, tier: Tier, ends: Sequence[tuple[ReplicatedPage, Place]]) -> None:
-        """Take back places of pages that nobody shows or pins; behind their fence where units may still touch them."""
+        """Take back ``ends``, perhaps none: places of pages that nobody shows or pins; behind their fence where units
+        may still touch them.
+        """
 
 
 @dataclass(slots=True)
@@ -95,7 +97,7 @@ class Transfer:
         source: Tier,
         pages: Sequence[ReplicatedPage],
         *,
-        keep_source: bool = False,
+        keep_source: bool,
     ) -> None:
         asked = f"move {len(pages)} pages from {source.value} to {source.other.value}"
         if not pages or len({page.page for page in pages}) < len(pages):
@@ -306,8 +308,7 @@ class Transfer:
                     self._give_back(self.destination, [(move.page, reserved)])
 
     def _give_back(self, tier: Tier, ends: Sequence[tuple[ReplicatedPage, Replica]]) -> None:
-        if ends:
-            self._port.free(tier, [(page, replica.place) for page, replica in ends])
+        self._port.free(tier, [(page, replica.place) for page, replica in ends])
 
     def _require(self, phase: Phase) -> None:
         if self.phase is not phase:

@@ -27,6 +27,7 @@ from kvcrucible.contract.tokens import run
 from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.execute import counters
 from kvcrucible.engine.observe import snapshot
+from kvcrucible.engine.pool import generation_of, page_of
 from kvcrucible.engine.streams import SimulatedDevice
 from kvcrucible.engine.streams.strategies import RandomWalk
 
@@ -157,6 +158,25 @@ def test_a_copy_is_counted_for_each_run_and_byte() -> None:
     e.cancel_transfer(2)
     b.moved()
     assert (e.work.transfers_abandoned, e.work.pages_demoted) == (1, 8)
+
+
+def test_pages_come_back_by_address_however_often_each_was_leased() -> None:
+    """They follow one another in their slots: one copy brings them back where they do so on the device too."""
+    b = bench(pages=4)
+    e = b.engine
+    e.demote(sequence := kept(b, 16))
+    b.moved()
+    (pool,) = e.pools
+    first, *others = sorted(pool.materialise(pool.reserve(4), 4), key=page_of)
+    pool.release([*others, first])
+    pool.release(pool.materialise(pool.reserve(1), 1))
+    e.restore(sequence)
+    b.moved()
+    leases = [page.lease for page in e.cache.continuations[sequence].spaces[0].pages]
+    assert [page_of(lease) for lease in leases] == [0, 1, 2, 3]
+    assert generation_of(leases[0]) > generation_of(leases[1]), "by lease they would come in the same order"
+    assert e.work.transfer_copies == 2, "one each way"
+    b.check(sequence)
 
 
 @pytest.mark.parametrize("backend", [(), ("draft",)])

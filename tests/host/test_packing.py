@@ -78,7 +78,10 @@ def test_runs_by_example() -> None:
     assert coalesce([]) == []
 
 
-@pytest.mark.parametrize("placed", [[(1, 0), (1, 1)], [(1, 0), (2, 0)], [(-1, 0)], [(0, -1)]])
+@pytest.mark.parametrize(
+    "placed",
+    [[(1, 0), (1, 1)], [(1, 0), (2, 0)], [(-1, 0)], [(0, -1)], [(-1, 0), (4, 1)], [(0, -1), (4, 1)]],
+)
 def test_a_page_named_twice_or_below_zero_is_refused(placed: list[tuple[int, int]]) -> None:
     with pytest.raises(BadArgument):
         coalesce(placed)
