@@ -127,7 +127,14 @@ def test_a_closed_reservation_is_stale() -> None:
     pages = pool()
     reservation = pages.reserve(2)
     pages.close(reservation)
-    for use in (pages.close, lambda r: pages.extend(r, 1), lambda r: pages.materialise(r, 0)):
+    uses = (
+        pages.close,
+        lambda r: pages.extend(r, 0),
+        lambda r: pages.shrink(r, 0),
+        lambda r: pages.materialise(r, 0),
+        lambda r: pages.dematerialise(r, []),
+    )
+    for use in uses:
         with pytest.raises(StaleHandle):
             use(reservation)
     assert pages.free == CAPACITY
