@@ -140,6 +140,18 @@ def test_a_closed_reservation_is_stale() -> None:
     assert pages.free == CAPACITY
 
 
+def test_more_pages_than_are_free_are_promised_to_nobody() -> None:
+    pages = pool()
+    reservation = pages.reserve(5)
+    pages.materialise(reservation, 1)
+    for more in (lambda: pages.reserve(3), lambda: pages.extend(reservation, 3)):
+        with pytest.raises(DeviceCapacity, match=f"2 free of {CAPACITY}"):
+            more()
+        assert (pages.leased, pages.reserved, pages.free, reservation.remaining) == (1, 4, 2, 4)
+    pages.extend(reservation, 2)
+    assert pages.free == 0
+
+
 @pytest.mark.parametrize(("capacity", "page_size"), [(0, 16), (1, 0), (1, 48), (2**31, 16)])
 def test_an_impossible_pool_is_refused(capacity: int, page_size: int) -> None:
     with pytest.raises(BadArgument):
