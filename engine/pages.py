@@ -76,6 +76,11 @@ class LogicalPage:
         """
         return self._replicas is None
 
+    @property
+    def on_host(self) -> Replica | None:
+        """Its Host replica, visible or not; None where there is none.  Unlike ``replicas``, asking makes no object."""
+        return None if self._replicas is None else self._replicas.at(Tier.HOST)
+
     def settle(self) -> None:
         """Bring ``lease`` and ``device`` in line with the replicas, which have changed.  Mutates."""
         replicas = self.replicas
@@ -168,8 +173,8 @@ class PageLedger:
             if page.transfer is not None:
                 assert self.host is not None
                 self.host.page_ended(page)
-            elif not page.only_on_device:
-                self._free_host(page.replicas.at(Tier.HOST))
+            elif (copy := page.on_host) is not None:
+                self._free_host(copy)
 
     def stamp(self, pages: Iterable[LogicalPage], fence: int) -> None:
         """Note that a holder who only retains ``pages`` from now on was selected by unit ``fence`` last."""
@@ -196,8 +201,7 @@ class PageLedger:
         units = self._units
         return units.completed == units.ended or self._pools[page.pool].at_rest(page.lease, page.fence)
 
-    def _free_host(self, replica: Replica | None) -> None:
-        if replica is not None:
-            assert self.host is not None
-            assert isinstance(replica.place, HostSlot)
-            self.host.slots.free([replica.place])
+    def _free_host(self, replica: Replica) -> None:
+        assert self.host is not None
+        assert isinstance(replica.place, HostSlot)
+        self.host.slots.free([replica.place])

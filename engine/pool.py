@@ -35,7 +35,7 @@ Lease = NewType("Lease", int)
 #: Bits of a lease that hold the page id; ``contract.config.MAX_CAPACITY_PAGES`` fits into them.
 LEASE_PAGE_BITS = 32
 
-#: The lease of a logical page that has no page on the device: page and generation −1.
+#: The lease of a logical page that has no page on the device: of generation −1, and of a page that no pool has.
 NO_LEASE = Lease(-1)
 
 _PAGE_MASK = (1 << LEASE_PAGE_BITS) - 1

@@ -127,10 +127,29 @@ def test_a_closed_reservation_is_stale() -> None:
     pages = pool()
     reservation = pages.reserve(2)
     pages.close(reservation)
-    for use in (pages.close, lambda r: pages.extend(r, 1), lambda r: pages.materialise(r, 0)):
+    uses = (
+        pages.close,
+        lambda r: pages.extend(r, 0),
+        lambda r: pages.shrink(r, 0),
+        lambda r: pages.materialise(r, 0),
+        lambda r: pages.dematerialise(r, []),
+    )
+    for use in uses:
         with pytest.raises(StaleHandle):
             use(reservation)
     assert pages.free == CAPACITY
+
+
+def test_more_pages_than_are_free_are_promised_to_nobody() -> None:
+    pages = pool()
+    reservation = pages.reserve(5)
+    pages.materialise(reservation, 1)
+    for more in (lambda: pages.reserve(3), lambda: pages.extend(reservation, 3)):
+        with pytest.raises(DeviceCapacity, match=f"2 free of {CAPACITY}"):
+            more()
+        assert (pages.leased, pages.reserved, pages.free, reservation.remaining) == (1, 4, 2, 4)
+    pages.extend(reservation, 2)
+    assert pages.free == 0
 
 
 @pytest.mark.parametrize(("capacity", "page_size"), [(0, 16), (1, 0), (1, 48), (2**31, 16)])

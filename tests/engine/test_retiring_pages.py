@@ -172,3 +172,20 @@ def test_a_reservation_gives_up_pages_at_rest_before_those_that_units_touch(page
     pool.shrink(reservation, pages)
     assert len(pool.retiring) == pages - 1
     assert (pool.leased, pool.reserved, pool.free) == (pages - 1, 3 - pages, 1)
+
+
+def test_a_reservation_is_remembered_only_while_it_waits_for_a_unit() -> None:
+    """Else every sequence that was ever cut would be looked at in each ``collect``, for as long as the engine lives."""
+    fences, event = UnitFences(), FakeEvent()
+    pool = PagePool(PoolSpec("main", 4, 16), fences)
+    reservation = pool.reserve(2)
+    leases = pool.materialise(reservation, 2)
+    unit = fences.end(0, event)
+    pool.dematerialise(reservation, leases, [unit, unit])
+    pool.collect()
+    assert pool._with_returned == [reservation]
+    event.done = True
+    fences.collect()
+    pool.collect()
+    assert pool._with_returned == []
+    assert (pool.close(reservation), pool.free, pool.retiring) == (2, 4, {})

@@ -101,6 +101,16 @@ BY_HAND: dict[str, tuple[Setting, tuple[Step, ...]]] = {
         SETTING,
         (*KEPT, Submit(tokens(0, 0, 30), 8, consume=True), Schedule()),
     ),
+    "admission by move that copies a shared page": (
+        SETTING,
+        (
+            *written(48, 0),
+            Fork(0, 32, 0),
+            Finish(0),
+            Submit((*tokens(0, 0, 20), *tokens(1, 20, 72)), 20),
+            Schedule(),
+        ),
+    ),
     "unit over two pools": (SETTING, written()[:3]),
     "growth": (SETTING, (*written(), BeginUnit((Append(0, tokens(0, 20, 18)),)))),
     "fork": (SETTING, (*written(), Fork(0, 10, 20))),
