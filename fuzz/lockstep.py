@@ -13,14 +13,12 @@ show.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from kvcrucible.contract.capabilities import Capabilities
-from kvcrucible.contract.errors import OutputFailed
 from kvcrucible.contract.in_words import in_words
 from kvcrucible.contract.operations import (
     Admitted,
@@ -54,11 +52,18 @@ from kvcrucible.fuzz.goals import Observation
 from kvcrucible.fuzz.judge import judge_outcome
 from kvcrucible.fuzz.pairs import Pair, PairLog
 from kvcrucible.fuzz.setting import Depth, Setting
+from kvcrucible.fuzz.showing import (
+    SHOWING,
+    answered_wrongly,
+    drained_of,
+    engine_fault,
+    exits_judged,
+    snapshot_of,
+)
 from kvcrucible.fuzz.steps import ReadBack, RunEffects, Step
 from kvcrucible.fuzz.waivers import Waiver, covering, waivers_of
 from kvcrucible.invariants import registry
 from kvcrucible.invariants.behaviour import epochs_risen, unchanged
-from kvcrucible.invariants.judgements import ENGINE_FAULT, raised
 from kvcrucible.invariants.monitor import Monitor
 from kvcrucible.invariants.monitor import Tally as InvariantTally
 from kvcrucible.invariants.violation import InvariantViolated, Violation, mismatch
@@ -73,9 +78,6 @@ _READ_BACK: tuple[tuple[str, frozenset[str]], ...] = (
     ("cow-isolation", frozenset({"Fork"})),
     ("token-exact-truncation", frozenset({"Truncate"})),
 )
-
-#: What an engine is doing that ends the process outside an operation.
-_SHOWING = "showing what it holds"
 
 
 @dataclass(slots=True)
@@ -130,9 +132,9 @@ class LockStep:
         # Where nobody can ask for progress, nothing waits for it.
         immediate = not setting.lagging or "Progress" not in capabilities.operations
         self.model = AccountingModel(setting.engine_config(), capabilities, immediate)
-        with _exits_judged(_SHOWING):
-            reports_touched = _drained(self.adapter) is not None
-            self.snapshot = _snapshot(self.adapter)
+        with exits_judged(SHOWING):
+            reports_touched = drained_of(self.adapter) is not None
+            self.snapshot = snapshot_of(self.adapter)
             self._effects = EffectsJudge(self.adapter)
         self.monitor = Monitor(
             registry.checkers(_asked(capabilities, setting)), reports_touched=reports_touched
@@ -150,7 +152,7 @@ class LockStep:
         """Take one step and judge it; returns the engine's outcome for an operation.  Raises ``InvariantViolated``."""
         self.log.append(step)
         self.tally.steps += 1
-        with _exits_judged(_SHOWING):
+        with exits_judged(SHOWING):
             return self._take(step)
 
     def _take(self, step: Step) -> Outcome | None:
@@ -168,7 +170,7 @@ class LockStep:
 
         The engine is left empty.  Raises ``InvariantViolated``.
         """
-        with _exits_judged(_SHOWING):
+        with exits_judged(SHOWING):
             self._close()
 
     def _close(self) -> None:
@@ -232,7 +234,7 @@ class LockStep:
         try:
             effects()
         except (Exception, SystemExit) as error:
-            raise _engine_fault(what, error) from error
+            raise engine_fault(what, error) from error
 
     # -- one operation -------------------------------------------------------------------------------------------------
 
@@ -250,14 +252,14 @@ class LockStep:
                 if before.host_holes is None:
                     before = self._look_in_full()
                 if before.host_holes is None:
-                    raise _answered_wrongly(_SHOWING, before, "one with the holes of its Host tier")
+                    raise answered_wrongly(SHOWING, before, "one with the holes of its Host tier")
                 self.model.see_holes(tuple(size for _, size in before.host_holes))
             actual = self._execute(operation)
             expected = self.model.predict(operation, actual)
-        drained = _drained(self.adapter)
+        drained = drained_of(self.adapter)
         self._since_full += 1
         if drained is None or self._since_full >= self._full_every:
-            after = _snapshot(self.adapter)
+            after = snapshot_of(self.adapter)
             self._since_full = 0
         else:
             after = advanced(before, *drained)
@@ -279,7 +281,7 @@ class LockStep:
             try:
                 self._twin.follow(operation, actual, tokens, after)
             except (Exception, SystemExit) as error:
-                raise _engine_fault(f"writing after {in_words(operation)}", error) from error
+                raise engine_fault(f"writing after {in_words(operation)}", error) from error
         if actual.refusal is None and isinstance(operation, Truncate):
             self._last_cut = True
         if actual.refusal is None and isinstance(operation, EndUnit):
@@ -304,7 +306,7 @@ class LockStep:
 
     def _look_in_full(self) -> Snapshot:
         """Look at the whole state between two operations, and judge it."""
-        self.snapshot = _snapshot(self.adapter)
+        self.snapshot = snapshot_of(self.adapter)
         self._since_full = 0
         self._require(self.monitor.observe_full(self.snapshot), self.snapshot)
         return self.snapshot
@@ -314,9 +316,9 @@ class LockStep:
         try:
             outcome: object = self.adapter.execute(operation)
         except (Exception, SystemExit) as error:
-            raise _engine_fault(in_words(operation), error) from error
+            raise engine_fault(in_words(operation), error) from error
         if not isinstance(outcome, Outcome):
-            raise _answered_wrongly(in_words(operation), outcome, "an Outcome")
+            raise answered_wrongly(in_words(operation), outcome, "an Outcome")
         return outcome
 
     def _observe(
@@ -357,7 +359,7 @@ class LockStep:
             if not violations:
                 attended = self._twin.compare_attention(self.snapshot)
         except (Exception, SystemExit) as error:
-            raise _engine_fault("reading back", error) from error
+            raise engine_fault("reading back", error) from error
         self._last_cut = False
         for judged, needs in _READ_BACK:
             if needs <= self.adapter.capabilities.operations:
@@ -428,51 +430,3 @@ def _asked(capabilities: Capabilities, setting: Setting) -> Capabilities:
     """
     backends = capabilities.backends if setting.backend else frozenset()
     return replace(capabilities, backends=backends, host=capabilities.host and setting.host_bytes is not None)
-
-
-@contextmanager
-def _exits_judged(what: str) -> Iterator[None]:
-    """Judge an engine that ends the process wherever it is asked something; what else is raised there, by what shows no
-    state, is an error of the judge.
-    """
-    try:
-        yield
-    except SystemExit as error:
-        raise _engine_fault(what, error) from error
-
-
-def _snapshot(adapter: EngineAdapter) -> Snapshot:
-    """Return what an engine shows of its state; what it raises there is its fault, as it is in an operation."""
-    try:
-        found: object = adapter.snapshot()
-    except (Exception, SystemExit) as error:
-        raise _engine_fault(_SHOWING, error) from error
-    if not isinstance(found, Snapshot):
-        raise _answered_wrongly(_SHOWING, found, "a Snapshot")
-    return found
-
-
-def _drained(adapter: EngineAdapter) -> tuple[Snapshot, Touched] | None:
-    """Return what an engine shows of what it has touched; else as :func:`_snapshot`."""
-    try:
-        found: object = adapter.drain()
-    except (Exception, SystemExit) as error:
-        raise _engine_fault(_SHOWING, error) from error
-    match found:
-        case None:
-            return None
-        case (Snapshot() as partial, Touched() as touched):
-            return partial, touched
-    raise _answered_wrongly(_SHOWING, found, "None, or a Snapshot and what was Touched")
-
-
-def _answered_wrongly(what: str, answer: object, due: str) -> InvariantViolated:
-    found = f"{what} gave a {type(answer).__name__}, and not {due} (docs/adapters.md)"
-    return InvariantViolated([Violation(ENGINE_FAULT, found)])
-
-
-def _engine_fault(what: str, error: Exception | SystemExit) -> InvariantViolated:
-    """Return the violation; raises ``OutputFailed``, which is the command's own end."""
-    if isinstance(error, OutputFailed):
-        raise error
-    return InvariantViolated([Violation(ENGINE_FAULT, f"{what} raised {raised(error)}")])
