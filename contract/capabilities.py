@@ -22,7 +22,8 @@ class Capabilities:
     ``profiles``: storage profiles that it can hold rows in.  ``host``: it can have a Host tier (decision 0013).
     ``backfills``: ``schedule`` lets requests pass a waiting head as its look-ahead says (decision 0021).
     ``payload``: rows can be written and read back.  ``raw_write``: free and stale bytes can be poisoned.
-    ``snapshot_parts``: names of the snapshot's parts that the engine can fill; checkers of others are not run.
+    ``snapshot_parts``: names of the snapshot's parts that the engine can fill; checkers of others are not run, and a
+    full snapshot without one of these is the engine's fault.
     ``unchecked``: what cannot be checked on this engine, in words, one reason each.
     """
 

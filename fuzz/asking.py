@@ -54,10 +54,22 @@ def exits_judged() -> Iterator[None]:
 
 
 def snapshot_of(adapter: EngineAdapter) -> Snapshot:
-    """Return what an engine shows of its state.  Raises ``InvariantViolated`` where that is no ``Snapshot``."""
+    """Return what an engine shows of its state.
+
+    Raises ``InvariantViolated`` where that is no ``Snapshot``, or one without its free pages or the holes of its Host
+    tier though they are among the parts that its adapter declares: these two alone may be None, and what is left out
+    would be judged by nobody.
+    """
     found: object = let(SHOWING, adapter.snapshot)
     if not isinstance(found, Snapshot):
         raise answered_wrongly(SHOWING, found, "a Snapshot")
+    declared = adapter.capabilities.snapshot_parts
+    if found.free_pages is None and "free_pages" in declared:
+        raise answered_wrongly(SHOWING, found, "one with its free pages, which snapshot_parts has")
+    if found.host is not None and found.host_holes is None and "host_holes" in declared:
+        raise answered_wrongly(
+            SHOWING, found, "one with the holes of its Host tier, which snapshot_parts has"
+        )
     return found
 
 

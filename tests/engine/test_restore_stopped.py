@@ -1,4 +1,4 @@
-"""A restore that is stopped once what made room for it has begun to go ends the engine (decision 0032)."""
+"""A restore that is stopped once what made room for it has begun to go ends the engine (decision 0030)."""
 
 from __future__ import annotations
 
