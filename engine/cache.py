@@ -67,16 +67,22 @@ class ContextCache:
         self._touched.checkpoints.add(checkpoint)
         return checkpoint
 
-    def unmark_beyond(self, marks: list[Mark], position: int) -> list[Mark]:
-        """Drop the checkpoints beyond ``position``; return those that stay."""
-        kept = []
+    def unmark(self, marks: Iterable[Mark]) -> None:
+        """Drop checkpoints: nothing finds them any more."""
         for mark in marks:
-            if mark.frontier <= position:
-                kept.append(mark)
-                continue
             self.index.remove(mark.checkpoint)
             del self.owners[mark.checkpoint]
             self._touched.checkpoints.add(mark.checkpoint)
+
+    def unmark_beyond(self, marks: list[Mark], position: int) -> list[Mark]:
+        """Drop the checkpoints beyond ``position``; return those that stay."""
+        kept, beyond = [], []
+        for mark in marks:
+            if mark.frontier <= position:
+                kept.append(mark)
+            else:
+                beyond.append(mark)
+        self.unmark(beyond)
         return kept
 
     def rename(self, marks: list[Mark], owner: int) -> list[Mark]:
@@ -160,7 +166,7 @@ class ContextCache:
     def release(self, kept: Continuation) -> None:
         """Drop a continuation and its checkpoints; pages that nobody else holds become free, behind their fence."""
         self.take(kept)
-        self.unmark_beyond(kept.marks, -1)
+        self.unmark(kept.marks)
         close_spaces(self._ledger, kept.spaces)
 
     def set_aside(self, kept: Continuation) -> None:
@@ -176,7 +182,7 @@ class ContextCache:
     def forget(self, kept: Continuation) -> None:
         """Drop a continuation that was set aside and whose pages have been given up, and its checkpoints."""
         self._leave(kept)
-        self.unmark_beyond(kept.marks, -1)
+        self.unmark(kept.marks)
         for space in kept.spaces:
             space.pages, space.frontier = [], 0
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from kvcrucible.contract.operations import AdmissionMode, Schedule, TryAdmit
+from kvcrucible.contract.snapshot import Snapshot, Tier
 from kvcrucible.fuzz.coverage_backfill import held_back
-from kvcrucible.fuzz.goals import BACKFILL, Needs, Seen, admissions, goal
+from kvcrucible.fuzz.goals import BACKFILL, Needs, Seen, admissions, goal, in_transfer, pages_of
 
 
 @goal(
@@ -26,6 +27,35 @@ def _without_its_copy(seen: Seen) -> bool:
         if kept and seen.references(one.source, one.hit) > 1 and not seen.after.pools[0].free:
             return True
     return False
+
+
+@goal(
+    "cut-off-is-enough",
+    "a move gets by on what it cuts off, and copies on Device that could be given up stay",
+    Schedule,
+    TryAdmit,
+    needs=Needs(frozenset({"Demote", "Release", "Lookup"}), host=True),
+)
+def _cut_off_is_enough(seen: Seen) -> bool:
+    started, outcome = admissions(seen.outcome.value), seen.outcome
+    # Of several the later ones find less free than there was before.
+    if len(started) != 1 or started[0].mode is not AdmissionMode.MOVE_TRUNCATED:
+        return False
+    (one,) = started
+    promised = seen.after.sequences[one.sequence].reserved
+    lacking = any(pages > pool.free for pages, pool in zip(promised, seen.before.pools, strict=True))
+    others = seen.before.continuations.keys() - {one.source}
+    stay = not (outcome.given_up or outcome.evicted) and any(
+        _gives_copies(seen.before, name) for name in others
+    )
+    return lacking and stay
+
+
+def _gives_copies(before: Snapshot, name: int) -> bool:
+    """Say whether a continuation may be released and has a hidden copy on Device."""
+    if before.continuations[name].pinned or in_transfer(before, name):
+        return False
+    return any(page.visible is Tier.HOST and page.device >= 0 for page in pages_of(before, name))
 
 
 def _let_past(seen: Seen, counted: Callable[[Seen, int], list[int]]) -> Iterator[int]:

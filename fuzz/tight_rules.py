@@ -18,7 +18,7 @@ from kvcrucible.contract.operations import (
     Submit,
     Truncate,
 )
-from kvcrucible.contract.tokens import canonical, prefix, run
+from kvcrucible.contract.tokens import canonical, count, prefix, run
 from kvcrucible.fuzz import strategies as st
 from kvcrucible.fuzz.backfill_rules import BackfillRules
 from kvcrucible.fuzz.draws import SOURCES
@@ -175,22 +175,39 @@ class TightRules(BackfillRules):
         pages=st.integers(1, 4),
         first=st.integers(1, 4),
         beyond=st.sampled_from((1, 1, 1, 0, 2)),
+        cut=st.booleans(),
         source=st.sampled_from(SOURCES),
     )
-    def take_what_has_a_copy(self, pages: int, first: int, beyond: int, source: int) -> None:
+    def take_what_has_a_copy(self, pages: int, first: int, beyond: int, cut: bool, source: int) -> None:
         """Fill a pool but for what copies of a continuation on Host take on Device, take those in two parts, and ask
         for more than there is.
+
+        ``cut``: beside a copy of one page is a longer continuation, which a request cuts off for as many pages as that
+        one has, or one more or less.  What is cut off comes to the request itself, so that the copy goes for one more.
         """
+        model, size = self.lock.model, self.page_size
         if not self.emptied():
             return
-        sequence = self.fresh(source, min(pages, self.most_pages) * self.page_size)
+        sequence = self.fresh(source, size if cut else min(pages, self.most_pages) * size)
         if sequence is None:
             return
-        self.filled(0)
+        longer, left = None, 0
+        if cut:
+            longer = self.fresh(source + 1, min(pages + first, self.most_pages, self.capacity - 1) * size)
+        if longer is not None:
+            left = pages_for(model.frontier(longer), size)
+            self.take(Finish(longer))
+        self.filled(left)
         if not self.sent_down(sequence, keep=True):
             return
         self.settle()
-        room = self.lock.model.available_pages()[0]
+        if longer is not None and longer in model.continuations():
+            prompt = canonical([*prefix(model.tokens(longer), 1), (source, 750, 1)])
+            limit = self.placeable((left + beyond - 1) * size, 0, large=False)
+            if limit >= count(prompt):
+                self.start(Submit(prompt, limit - count(prompt)), patient=False, prefill=True)
+            return
+        room = model.available_pages()[0]
         for name, wanted in ((MOST_FILLERS, min(first, room)), (MOST_FILLERS + 1, room - first + beyond)):
             if 0 < wanted <= self.most_pages:
                 self.reserved(name, wanted)

@@ -92,13 +92,44 @@ def test_cost_aware_lets_valuable_ones_grow_old():
     assert 1 < turns < 6
 
 
-def test_weights_are_bytes_where_pools_declare_them():
-    pools = (PoolSpec("main", 12, 4), PoolSpec("mtp", 12, 4))
-    policy = policy_of(EngineConfig(pools, 48, 4, policy="cost-aware"))
+def test_cost_aware_remembers_nobody_who_has_left():
+    """Each way out of the cache: a release, a move, a turn that replaces the last one, and yielding."""
+    e = Engine(replace(CONFIG, policy="cost-aware"))
+    policy = e.cache.policy
     assert isinstance(policy, CostAware)
-    e = Engine(EngineConfig(pools, 48, 4), policy=policy)
+
+    def turn(source: int, tokens: int, **how: object) -> int:
+        sequence = e.submit(run(source, 0, tokens), 0, **how)  # type: ignore[arg-type]
+        assert e.schedule().waiting is None
+        e.end_unit(e.begin_unit([Prefill(sequence, tokens - e.sequences[sequence].frontier)]))
+        assert policy._since.keys() == e.cache.continuations.keys()
+        e.finish(sequence)
+        return sequence
+
+    released, moved, replaced, yielding = kept(e, 1, 4), kept(e, 2, 4), turn(3, 4, session="a"), kept(e, 4, 4)
+    assert list(policy._since) == [released, moved, replaced, yielding]
+    e.release(released)
+    assert list(policy._since) == [moved, replaced, yielding]
+    after = turn(2, 8, consume=True)
+    assert list(policy._since) == [replaced, yielding, after]
+    newer = turn(5, 4, session="a")
+    assert list(policy._since) == [yielding, after, newer]
+    fill(e, 12)
+    assert sorted(e.evicted) == [yielding, after, newer]
+    assert not policy._since
+
+
+def test_weights_are_bytes_where_pools_declare_them():
+    small = PlaneSpec(PROFILES["FP32"], Geometry(1, 1, 4), 4, "mtp")
+    pools = (PoolSpec("main", 12, 4, (PLANES,)), PoolSpec("mtp", 12, 4, (small,)))
+    main, mtp = (pool.page_bytes for pool in pools)
+    assert main > mtp > 1
+    e = Engine(EngineConfig(pools, 48, 4, policy="cost-aware"))
     one = kept(e, 1, 8)
-    assert policy._rank(e.cache.continuations[one]) == (False, 8 * TOKEN // 4)
+    policy = e.cache.policy
+    assert isinstance(policy, CostAware)
+    rank = policy._rank(e.cache.continuations[one])
+    assert rank == (False, 8 * TOKEN // (2 * main + 2 * mtp)), "two pages of each pool"
 
 
 def test_weights_are_one_where_not_every_pool_declares_its_bytes():

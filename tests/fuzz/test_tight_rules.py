@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcrucible.engine import backfill
+from kvcrucible.engine.cache import ContextCache
 from kvcrucible.fuzz.adapters.registry import build
 from kvcrucible.fuzz.draws import LOOKAHEADS, settings_for
 from kvcrucible.fuzz.driver import Recorder
@@ -93,6 +94,25 @@ def test_a_cut_that_counts_what_moves_is_found_where_pages_decide() -> None:
     assert "cache-yields: Truncate(sequence=3, position=0): found refused, device-capacity" in found
 
 
+#: A page with a copy beside three that a request cuts off, for three pages and for four.
+CUT_OFF: dict[str, Any] = {"pages": 1, "first": 2, "beyond": 1, "cut": True, "source": 1}
+
+
+@pytest.mark.parametrize("beyond", [0, 1, 2])
+def test_copies_stay_where_what_is_cut_off_is_enough(beyond: int) -> None:
+    machine = machine_on(HOSTED)
+    machine.take_what_has_a_copy(**CUT_OFF | {"beyond": beyond})
+    assert machine.lock.tally.goals["cut-off-is-enough"] == (beyond <= 1)
+    assert machine.lock.tally.goals["device-copies-given-up"] == (beyond > 1)
+    machine.lock.close()
+
+
+def test_an_engine_that_forgets_what_is_cut_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ContextCache, "lacking", lambda cache, short, dropped: list(short))
+    with pytest.raises(InvariantViolated, match=r"cache-yields: Schedule.., copies on Device given up"):
+        machine_on(HOSTED).take_what_has_a_copy(**CUT_OFF)
+
+
 @given(
     to_hypothesis(
         settings_for("paged", ("ledger",), (None, "mtp", "draft"), hosts=(False, True), lookaheads=LOOKAHEADS)
@@ -108,4 +128,6 @@ def test_they_hold_on_any_setting(
     for _, name, drawn in cases:
         if setting.lookahead or name == "take_all_over":
             getattr(machine, name)(**drawn | {"beyond": beyond})
+    if setting.host_bytes is not None:
+        machine.take_what_has_a_copy(**CUT_OFF | {"beyond": beyond + 1})
     machine.lock.close()
