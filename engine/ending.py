@@ -27,5 +27,5 @@ def deactivate(engine: Engine, record: Sequence) -> None:
 def drop(engine: Engine, record: Sequence) -> None:
     """End an active sequence and keep nothing of it."""
     deactivate(engine, record)
-    engine.cache.unmark_beyond(record.marks, -1)
+    engine.cache.unmark_beyond(record.marks, 0)
     close_spaces(engine.ledger, record.spaces)
