@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcrucible.engine import backfill
+from kvcrucible.engine import backfill, starting
+from kvcrucible.engine.host.tier import HostTier
 from kvcrucible.fuzz.adapters.registry import build
 from kvcrucible.fuzz.draws import LOOKAHEADS, settings_for
 from kvcrucible.fuzz.driver import Recorder
@@ -32,7 +33,11 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
         "take_all_over",
         {"pages": 2, "twins": 2, "back": 5, "beyond": 0, "source": 1},
     ),
-    ("held-back-by-the-pinned", "pass_beside_the_pinned", {"beyond": 1, "source": 1, "head": 1}),
+    (
+        "held-back-by-the-pinned",
+        "pass_beside_the_protected",
+        {"beyond": 1, "source": 1, "head": 1, "moving": False, "busy": False},
+    ),
     ("held-back-by-shared-pages", "pass_beside_who_shares", {"shared": 1, "beyond": 1, "source": 1}),
 ]
 
@@ -66,7 +71,30 @@ def test_a_page_less_and_nobody_is_held_back(goal: str, name: str, drawn: dict[s
 def test_an_engine_that_forgets_the_pinned_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backfill, "protected_pages", lambda engine: [0] * len(engine.pools))
     with pytest.raises(InvariantViolated, match="completion-guarantee"):
-        machine_on(SMALL).pass_beside_the_pinned(beyond=1, source=0, head=1)
+        machine_on(SMALL).pass_beside_the_protected(beyond=1, source=0, head=1, moving=False, busy=False)
+
+
+def test_an_engine_that_forgets_what_only_transfers_hold_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Continuations in a transfer are protected as a whole; these have been released, and their pages still move."""
+    drawn = {"beyond": 1, "source": 0, "head": 1, "moving": True, "busy": False}
+    sound = machine_on(HOSTED)
+    sound.pass_beside_the_protected(**drawn)
+    assert sound.lock.tally.goals["held-back-by-what-moves"]
+    sound.lock.close()
+    monkeypatch.setattr(HostTier, "moving", lambda tier: iter(()))
+    with pytest.raises(InvariantViolated, match="completion-guarantee"):
+        machine_on(HOSTED).pass_beside_the_protected(**drawn)
+
+
+def test_an_engine_that_lets_a_busy_session_pass_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = {"beyond": 0, "source": 0, "head": 1, "moving": False, "busy": True}
+    sound = machine_on(SMALL)
+    sound.pass_beside_the_protected(**drawn)
+    assert not sound.lock.tally.goals["backfill"]
+    sound.lock.close()
+    monkeypatch.setattr(starting, "_blocked", lambda engine, request: None)
+    with pytest.raises(InvariantViolated):
+        machine_on(SMALL).pass_beside_the_protected(**drawn)
 
 
 PLANTED = """
