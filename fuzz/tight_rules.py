@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from kvcrucible.contract.config import pages_for
 from kvcrucible.contract.operations import (
+    Append,
     Cancel,
     Checkpoint,
     Demote,
     Finish,
     Fork,
     Pin,
+    Progress,
     Release,
+    Restore,
     Schedule,
     Submit,
     Truncate,
@@ -208,6 +211,39 @@ class TightRules(BackfillRules):
             if 0 < wanted <= self.most_pages:
                 self.reserved(name, wanted)
 
+    @precondition(lambda self: self.lock.setting.lagging)
+    @can("BeginUnit", "Cancel", "Demote", "Finish", "Fork", "Pin", "Release", "Restore", there=hosted)
+    @rule(pages=st.integers(2, 4), beyond=st.sampled_from((0, 0, -1, 1)), source=st.sampled_from(SOURCES))
+    def take_over_copies_in_use(self, pages: int, beyond: int, source: int) -> None:
+        """Come back to the first page of a continuation whose others are on Host, with copies on Device that a unit may
+        touch and that another continuation shares, where nothing is free beside them.
+
+        Cut off, they return to the request that takes the continuation over; given up before, they would retire.
+        """
+        model, size = self.lock.model, self.page_size
+        if not self.emptied():
+            return
+        sequence = self.fresh(source, min(pages, self.most_pages - 1) * size)
+        if sequence is None:
+            return
+        self.filled(1)
+        self.take(Finish(sequence), Demote(sequence))
+        self.settle()
+        self.take(Restore(sequence, keep=True))
+        self.settle()
+        frontier = model.frontier(sequence)
+        borrower = self.forked(sequence, frontier, 1)
+        if borrower is None:
+            return
+        self.write((Append(borrower, run(source, 770, 1)),), commit=True)
+        self.take(
+            Finish(borrower), Fork(sequence, min(size, frontier), 0), Demote(sequence, keep=True), Progress()
+        )
+        prompt = canonical([*prefix(model.tokens(sequence), min(size, frontier)), (source, 750, 1)])
+        limit = self.placeable(frontier + beyond * size, 0, large=False)
+        self.start(Submit(prompt, max(0, limit - size - 1)), patient=False, prefill=False)
+        self.settle()
+
     # -- what they share -----------------------------------------------------------------------------------------------
 
     @property
@@ -237,6 +273,14 @@ class TightRules(BackfillRules):
         alive = set(self.lock.model.sequences())
         request = Submit(run(0, 760 + 10 * name, 1), pages * self.page_size - 1, session)
         self.start(request, patient=False, prefill=False)
+        return self.newest(alive)
+
+    def forked(self, source: int, position: int, max_new: int) -> int | None:
+        """Fork; return the child, None where that was refused."""
+        alive = set(self.lock.model.sequences())
+        if source not in alive and source not in self.lock.model.continuations():
+            return None
+        self.take(Fork(source, position, max_new))
         return self.newest(alive)
 
     def filled(self, left: int) -> None:

@@ -3,7 +3,7 @@
 Verifies: whether an operation can be had at all once everyone who may be released is; that each copy which the engine
 gave up, each continuation that it let sink or released, was there to be, and that pages were lacking before it.
 Does not verify: which of those the engine takes, and whether the Host room that it made for what sinks was needed
-(holes are not known here; a history's checker knows them, and :mod:`kvcrucible.fuzz.waiting` those of one moment).
+(holes are not known here; a history's checker knows them, and a campaign those before the operation).
 """
 
 from __future__ import annotations

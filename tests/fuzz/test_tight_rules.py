@@ -110,15 +110,42 @@ from test_tight_rules import HOSTED, machine_on
 machine_on(HOSTED).cut_what_moves_in_a_full_pool(pages=3, back=20, left=3, edge=True, keep=True, source=1)
 """
 
+#: The same where copies that a unit may touch are given up like any others.
+GIVEN_UP = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from kvcrucible.engine import relief
+
+LINE = "if not held_up.isdisjoint(copies):"
+if sys.argv[1] != "none":
+    source = Path(relief.__file__).read_text(encoding="utf-8")
+    assert source.count(LINE) == 1
+    exec(compile(source.replace(LINE, "if False:"), relief.__file__, "exec"), vars(relief))
+sys.path.insert(0, sys.argv[2])
+from test_tight_rules import HOSTED, machine_on
+
+machine = machine_on(replace(HOSTED, lagging=True))
+machine.take_over_copies_in_use(pages=3, beyond=0, source=1)
+machine.lock.close()
+"""
+
+
+def _ended(program: str, name: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-c", program, name, str(Path(__file__).parent)]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
 
 def test_a_cut_that_counts_what_moves_is_found_where_pages_decide() -> None:
-    def ended(name: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-c", PLANTED, name, str(Path(__file__).parent)]
-        return subprocess.run(words, capture_output=True, text=True, check=False)
-
-    assert ended("none").returncode == 0
-    found = ended("cut-counts-what-moves").stderr
+    assert _ended(PLANTED, "none").returncode == 0
+    found = _ended(PLANTED, "cut-counts-what-moves").stderr
     assert "cache-yields: Truncate(sequence=3, position=0): found refused, device-capacity" in found
+
+
+def test_copies_in_use_that_are_given_up_are_found() -> None:
+    assert _ended(GIVEN_UP, "none").returncode == 0
+    assert "engine-fault" in _ended(GIVEN_UP, "given-up").stderr
 
 
 @given(
@@ -127,12 +154,15 @@ def test_a_cut_that_counts_what_moves_is_found_where_pages_decide() -> None:
     ),
     st.permutations(CASES),
     st.sampled_from((-1, 0, 1)),
+    st.integers(2, 4),
 )
 @settings(max_examples=40)
 def test_they_hold_on_any_setting(
-    setting: Setting, cases: list[tuple[str, str, dict[str, Any]]], beyond: int
+    setting: Setting, cases: list[tuple[str, str, dict[str, Any]]], beyond: int, pages: int
 ) -> None:
     machine = machine_on(setting)
+    if setting.host_bytes is not None:
+        machine.take_over_copies_in_use(pages=pages, beyond=beyond, source=1)
     for _, name, drawn in cases:
         if setting.lookahead or name == "take_all_over":
             getattr(machine, name)(**drawn | {"beyond": beyond})
