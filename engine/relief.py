@@ -81,7 +81,8 @@ def _sink(
     """Start to move what can sink of those who would have to yield, until the pages on their way will do.
 
     What sinks is what releasing them would free: pages that nobody holds but those who yield.  So what is shared with
-    somebody who stays does not move, and what two share goes with the later of them.
+    somebody who stays does not move, and what two share goes with the later of them.  None of it is in a transfer: who
+    has such a page does not yield, and what has just begun to move is held by nobody who comes later.
     """
     host, residency = engine.host, engine.cache.residency
     assert host is not None
@@ -97,9 +98,7 @@ def _sink(
         if kept.continuation in request.sunk:
             continue
         pages = [
-            page
-            for page in on_device
-            if times[page.page] == page.references and page.visible is Tier.DEVICE and page.transfer is None
+            page for page in on_device if times[page.page] == page.references and page.visible is Tier.DEVICE
         ]
         room = find_host_room(engine, kept, pages, protected) if pages else None
         if room is None:

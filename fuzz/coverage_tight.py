@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from kvcrucible.contract.operations import AdmissionMode, Schedule, TryAdmit
 from kvcrucible.contract.snapshot import Snapshot, Tier
 from kvcrucible.fuzz.coverage_backfill import held_back
 from kvcrucible.fuzz.goals import BACKFILL, Needs, Seen, admissions, goal, in_transfer, pages_of
+
+#: What only an engine with a Host tier that lets requests pass the head can reach.
+BACKFILL_AND_HOST = replace(BACKFILL, host=True)
 
 
 @goal(
@@ -93,6 +97,19 @@ def _own(seen: Seen, sequence: int) -> list[int]:
 def _by_the_pinned(seen: Seen) -> bool:
     pinned = any(kept.pinned for kept in seen.after.continuations.values())
     return pinned and bool(list(_let_past(seen, _entitled)))
+
+
+@goal(
+    "held-back-by-what-moves",
+    "a request is not let past the head, which would lack nothing but what transfers hold and nobody else does",
+    Schedule,
+    needs=BACKFILL_AND_HOST,
+)
+def _by_what_moves(seen: Seen) -> bool:
+    moves = [move for transfer in seen.after.transfers.values() for move in transfer.moves]
+    pinned = any(kept.pinned for kept in seen.after.continuations.values())
+    alone = bool(moves) and all(move.dropped for move in moves)
+    return alone and not pinned and bool(list(_let_past(seen, _entitled)))
 
 
 @goal(

@@ -314,9 +314,10 @@ class LockStep:
         return violations if self._since_full else violations + self.monitor.observe_full(after)
 
     def _judge_queue(self, actual: Outcome, observation: Observation, after: Snapshot) -> list[Violation]:
-        """Judge who waits and who was let past, and count what became of requests with a hit."""
+        """Judge who waits, what made way and who was let past, and count what became of requests with a hit."""
         fenced = self._fences.touched if self._fences is not None else ()
         violations = waiting.judge_waiting(actual, observation, after, fenced)
+        violations += waiting.judge_host_room(actual, observation.before, after)
         passed = waiting.judge_passing(actual, observation, after, self.setting.max_concurrency)
         if passed is not None:
             self.monitor.count("completion-guarantee")

@@ -49,6 +49,7 @@ SOUGHT = {
     "head-starts-beside-who-passed-it": Sought(suits=_passes),
     "held-back-by-shared-pages": Sought(suits=_passes),
     "held-back-by-the-pinned": Sought(suits=_passes),
+    "held-back-by-what-moves": Sought(suits=_passes),
     "host-copies-given-up": Sought(_SINKING),
     "lookup-prefers-resident": Sought(("twins",)),
     # A transfer's end is told before that of the unit that touched its pages.

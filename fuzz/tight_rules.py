@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from kvcrucible.contract.config import pages_for
 from kvcrucible.contract.operations import (
+    Append,
     Cancel,
     Checkpoint,
+    Demote,
     Finish,
     Fork,
     Pin,
+    Progress,
     Release,
+    Restore,
     Schedule,
     Submit,
     Truncate,
@@ -75,30 +79,42 @@ class TightRules(BackfillRules):
     @precondition(lambda self: self.capabilities.backfills and self.lock.setting.lookahead > 0)
     @can("Cancel", "Finish", "Pin", "Release", "Schedule")
     @rule(
-        beyond=st.sampled_from((1, 1, 0)), source=st.sampled_from(SOURCES), head=st.sampled_from((1, 1, 2, 3))
+        beyond=st.sampled_from((1, 1, 0)),
+        source=st.sampled_from(SOURCES),
+        head=st.sampled_from((1, 1, 2, 3)),
+        moving=st.booleans(),
+        busy=st.sampled_from((False, False, True)),
     )
-    def pass_beside_the_pinned(self, beyond: int, source: int, head: int) -> None:
-        """Pin as much as leaves a head that waits just what it takes, and let a small request try to pass it."""
+    def pass_beside_the_protected(
+        self, beyond: int, source: int, head: int, moving: bool, busy: bool
+    ) -> None:
+        """Protect as much as leaves a head that waits just what it takes, and let a small request try to pass it.
+
+        ``moving``: where there is a Host tier, what is protected is held by transfers alone; else it is pinned.
+        ``busy``: the small one is of a session that is active, so that it may not start, whatever room there is.
+        """
         model, size = self.lock.model, self.page_size
         if not self.emptied():
             return
         capacity = self.capacity
         head_pages = min(self.most_pages, capacity - head)
-        pinned, blocked = capacity - head_pages + beyond - 1, max(1, 2 - beyond)
-        if head_pages < 2 or pinned + blocked >= capacity:
+        protected, blocked = capacity - head_pages + beyond - 1, max(1, 2 - beyond)
+        if head_pages < 2 or protected + blocked >= capacity:
             return
-        left = pinned
+        left = protected
         while left > 0:
             kept = self.fresh(source, min(left, self.most_pages) * size)
             if kept is None:
                 return
             left -= pages_for(model.frontier(kept), size)
             self.take(Finish(kept))
-            self.take(*[Pin(kept) for one in model.continuations() if one == kept])
-        if self.reserved(0, blocked) is None:
+            if kept in model.continuations():
+                self._protect(kept, moving)
+        session = "a" if busy else None
+        if self.reserved(0, blocked, session) is None:
             return
         self.take(Submit(run(source, 700, 1), head_pages * size - 1))
-        self.take(Submit(run(source, 710, 1), size - 1), Schedule())
+        self.take(Submit(run(source, 710, 1), size - 1, session), Schedule())
         self._let_the_head_start()
 
     @precondition(lambda self: self.capabilities.backfills and self.lock.setting.lookahead > 0)
@@ -212,6 +228,39 @@ class TightRules(BackfillRules):
             if 0 < wanted <= self.most_pages:
                 self.reserved(name, wanted)
 
+    @precondition(lambda self: self.lock.setting.lagging)
+    @can("BeginUnit", "Cancel", "Demote", "Finish", "Fork", "Pin", "Release", "Restore", there=hosted)
+    @rule(pages=st.integers(2, 4), beyond=st.sampled_from((0, 0, -1, 1)), source=st.sampled_from(SOURCES))
+    def take_over_copies_in_use(self, pages: int, beyond: int, source: int) -> None:
+        """Come back to the first page of a continuation whose others are on Host, with copies on Device that a unit may
+        touch and that another continuation shares, where nothing is free beside them.
+
+        Cut off, they return to the request that takes the continuation over; given up before, they would retire.
+        """
+        model, size = self.lock.model, self.page_size
+        if not self.emptied():
+            return
+        sequence = self.fresh(source, min(pages, self.most_pages - 1) * size)
+        if sequence is None:
+            return
+        self.filled(1)
+        self.take(Finish(sequence), Demote(sequence))
+        self.settle()
+        self.take(Restore(sequence, keep=True))
+        self.settle()
+        frontier = model.frontier(sequence)
+        borrower = self.forked(sequence, frontier, 1)
+        if borrower is None:
+            return
+        self.write((Append(borrower, run(source, 770, 1)),), commit=True)
+        self.take(
+            Finish(borrower), Fork(sequence, min(size, frontier), 0), Demote(sequence, keep=True), Progress()
+        )
+        prompt = canonical([*prefix(model.tokens(sequence), min(size, frontier)), (source, 750, 1)])
+        limit = self.placeable(frontier + beyond * size, 0, large=False)
+        self.start(Submit(prompt, max(0, limit - size - 1)), patient=False, prefill=False)
+        self.settle()
+
     # -- what they share -----------------------------------------------------------------------------------------------
 
     @property
@@ -236,12 +285,19 @@ class TightRules(BackfillRules):
         self.settle()
         return model.available_pages()[0] == self.capacity
 
-    def reserved(self, name: int, pages: int) -> int | None:
+    def reserved(self, name: int, pages: int, session: str | None = None) -> int | None:
         """Start a sequence that is promised so many pages and writes nothing; return it, None where it has to wait."""
         alive = set(self.lock.model.sequences())
-        self.start(
-            Submit(run(0, 760 + 10 * name, 1), pages * self.page_size - 1), patient=False, prefill=False
-        )
+        request = Submit(run(0, 760 + 10 * name, 1), pages * self.page_size - 1, session)
+        self.start(request, patient=False, prefill=False)
+        return self.newest(alive)
+
+    def forked(self, source: int, position: int, max_new: int) -> int | None:
+        """Fork; return the child, None where that was refused."""
+        alive = set(self.lock.model.sequences())
+        if source not in alive and source not in self.lock.model.continuations():
+            return None
+        self.take(Fork(source, position, max_new))
         return self.newest(alive)
 
     def filled(self, left: int) -> None:
@@ -250,6 +306,15 @@ class TightRules(BackfillRules):
             spare = self.lock.model.available_pages()[0] - left
             if spare <= 0 or self.reserved(name, min(spare, self.most_pages)) is None:
                 break
+
+    def _protect(self, kept: int, moving: bool) -> None:
+        """Pin a continuation; or, ``moving``, start to move it and release it, so that only the transfer holds its
+        pages.
+        """
+        model = self.lock.model
+        if moving and hosted(self.lock) and "Demote" in self.supported:
+            self.take(Demote(kept))
+        self.take(Pin(kept) if model.movable(kept) else Release(kept))
 
     def _let_the_head_start(self) -> None:
         """End everybody but those who passed, so that the head starts beside them; then clear up."""

@@ -1,10 +1,12 @@
 """Judges whom a schedule leaves waiting and whom it lets pass, by the snapshot and not by the reference's prediction.
 
-Two oracles that stand by themselves, whatever the order of candidates is said to be:
+Three oracles that stand by themselves, whatever the order of candidates is said to be:
 
 ``cache-yields``          a request waits for pages only if its cold start would not fit in the same state with all
                           unprotected continuations released, the source of its own hit among them (DESIGN 4.9).  So a
                           prefix hit never makes an admissible request inadmissible.
+``cache-yields``          copies and continuations on Host make way for what sinks only where its extents do not fit
+                          without (decision 0020).
 ``completion-guarantee``  whoever is let past a waiting head leaves it all that its cold start takes (DESIGN 4.8).
 """
 
@@ -12,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from kvcrucible.contract.facts import extents_fit
 from kvcrucible.contract.operations import Outcome, Scheduled, Waiting, WaitingKind
 from kvcrucible.contract.snapshot import Snapshot
 from kvcrucible.contract.tokens import common_prefix, count
 from kvcrucible.fuzz.goals import Observation, admissions
 from kvcrucible.invariants.backfill import head_can_start
 from kvcrucible.invariants.behaviour import cache_yielded
-from kvcrucible.invariants.violation import Violation
+from kvcrucible.invariants.violation import Violation, mismatch
 
 
 def waiting_of(outcome: Outcome) -> Waiting | None:
@@ -58,6 +61,42 @@ def judge_passing(
     before = [one for one in observation.passers if not ahead and one in after.sequences]
     cold = observation.queued[waiting.sequence].cold_pages
     return head_can_start(after, waiting.sequence, cold, [*before, *passed], rows)
+
+
+def judge_host_room(outcome: Outcome, before: Snapshot, after: Snapshot) -> list[Violation]:
+    """Judge whether the Host room was lacking that was made for the first of those who sink, as ``outcome`` tells.
+
+    Before it an operation takes nothing on Host and may free some; so what would have fitted at the beginning would
+    have fitted then.  Of those who sink after the first nothing is judged here: which extent took which hole is not
+    told.
+    """
+    waiting = waiting_of(outcome)
+    if waiting is None or waiting.kind is not WaitingKind.SINKING or before.host is None:
+        return []
+    first = next((one for one in waiting.started[:1] if one.transfer in after.transfers), None)
+    if first is None or not (first.given_up or first.evicted):
+        return []
+    fresh = {move.extent for move in after.transfers[first.transfer].moves if move.fresh}
+    sizes = tuple([after.extents[extent].size for extent in fresh if extent in after.extents])
+    if not extents_fit(sizes, _holes(before)):
+        return []
+    return [
+        mismatch(
+            "cache-yields",
+            f"Host room for transfer {first.transfer}, extents of {list(sizes)} bytes",
+            f"copies of {list(first.given_up)} given up and {list(first.evicted)} released",
+            "nothing, for they fit",
+        )
+    ]
+
+
+def _holes(snapshot: Snapshot) -> tuple[int, ...]:
+    """Return the sizes of the arena's holes, in bytes: what lies between its extents and around them."""
+    assert snapshot.host is not None
+    extents = sorted(snapshot.extents.values(), key=lambda extent: extent.offset)
+    ends = [0, *[extent.offset + extent.size for extent in extents]]
+    starts = [*[extent.offset for extent in extents], snapshot.host.capacity]
+    return tuple([start - end for start, end in zip(starts, ends, strict=True) if start > end])
 
 
 def hits(outcome: Outcome, observation: Observation) -> Iterator[str]:

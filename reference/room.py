@@ -3,7 +3,7 @@
 Verifies: whether an operation can be had at all once everyone who may be released is; that each copy which the engine
 gave up, each continuation that it let sink or released, was there to be, and that pages were lacking before it.
 Does not verify: which of those the engine takes, and whether the Host room that it made for what sinks was needed
-(holes are not known here; a history's checker knows them).
+(holes are not known here; a history's checker knows them, and a campaign those before the operation).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from kvcrucible.contract.snapshot import Tier
 from kvcrucible.reference import acts, transfers
 from kvcrucible.reference.books import Books
 from kvcrucible.reference.judging import Judged, Judging
+from kvcrucible.reference.pages import Page
 
 #: Something that changes books and returns the operation's value.
 Act: TypeAlias = Callable[[Books], Value]
@@ -210,16 +211,19 @@ class Room(Judging):
     def _make_host_room(self, books: Books, told: TransferStarted, protected: int | None) -> bool:
         """Give up Host copies and release continuations on Host as told; say whether all of it was legal."""
         out_of_reach = (protected, told.continuation)
+        own = books.continuations[told.continuation].pages
+        # As they are before any is given up: what two of them hold goes with the first, and is given up by both.
+        copies: dict[int, list[list[Page]]] = {}
         for name in told.given_up:
             kept = books.continuations.get(name)
-            if kept is None or name in out_of_reach:
+            if kept is None or name in (*out_of_reach, *copies):
                 return False
-            own = books.continuations[told.continuation].pages
-            copies = [
-                [page for page in found if page not in held]
-                for found, held in zip(books.copies(kept, Tier.HOST), own, strict=True)
-            ]
-            transfers.give_up(books, copies, Tier.HOST)
+            found = zip(books.copies(kept, Tier.HOST), own, strict=True)
+            copies[name] = [[page for page in there if page not in held] for there, held in found]
+            if not any(copies[name]):
+                return False
+        for pages in copies.values():
+            transfers.give_up(books, pages, Tier.HOST)
         for name in told.evicted:
             kept = books.continuations.get(name)
             if kept is None or name in out_of_reach or kept.pinned or books.any_in_transfer(kept):

@@ -138,6 +138,37 @@ def test_what_a_transfer_holds_counts_until_it_is_over() -> None:
     assert admitted(engine) == [small]
 
 
+def test_what_a_transfer_holds_counts_though_its_continuation_is_gone() -> None:
+    """Nobody but the transfer holds the page that it moves, and gives it back only when it is over."""
+    engine = engine_of(host=True)
+    kept = ask(engine, 1)
+    engine.schedule()
+    fill(engine, kept, 1)
+    engine.finish(kept)
+    ask(engine, 5)
+    engine.schedule()
+    ask(engine, 6)
+    small = ask(engine, 4)
+    engine.demote(kept)
+    engine.release(kept)
+    assert admitted(engine) == []
+    engine.progress()
+    assert admitted(engine) == [small]
+
+
+def test_a_request_of_an_active_session_passes_nobody() -> None:
+    """The head would have all that it takes; what the request may not do is start beside the other of its session."""
+    engine = engine_of()
+    long = ask(engine, 6, session="a")
+    engine.schedule()
+    ask(engine, 6)
+    of_the_session, other = ask(engine, 1, session="a"), ask(engine, 1)
+    assert admitted(engine) == [other]
+    assert of_the_session in engine.queue
+    engine.finish(long, retain=False)
+    assert of_the_session in admitted(engine)
+
+
 def test_every_pool_counts() -> None:
     engine = engine_of(capacity=20, backend=10)
     ask(engine, 6)

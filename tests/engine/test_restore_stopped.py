@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from kvcrucible.contract.config import EngineConfig, HostSpec, PoolSpec
@@ -24,8 +27,8 @@ class UnwellAtTheEnd(LeastRecentlyUsed):
         raise RuntimeError(f"{kept.continuation} was dear to it")
 
 
-def test_a_policy_that_raises_as_room_is_settled_ends_the_engine() -> None:
-    """The transfer is under way, and who made room for it is half gone: nothing of it is taken back."""
+def short_of_room() -> tuple[Engine, int]:
+    """Return an engine whose Device pages another continuation has, and one on Host that cannot come back beside it."""
     pool, host = PoolSpec("main", 4, 4, (PLANES,)), HostSpec(2 * 512, 64)
     e = Engine(EngineConfig((pool,), max_context=16, max_concurrency=2, host=host))
 
@@ -40,8 +43,31 @@ def test_a_policy_that_raises_as_room_is_settled_ends_the_engine() -> None:
     e.demote(away)
     e.progress()
     kept(2, 12)
+    return e, away
+
+
+def test_a_policy_that_raises_as_room_is_settled_ends_the_engine() -> None:
+    """The transfer is under way, and who made room for it is half gone: nothing of it is taken back."""
+    e, away = short_of_room()
     e.cache.policy = UnwellAtTheEnd()
     with pytest.raises(RuntimeError, match="dear"):
         e.restore(away)
     with pytest.raises(EngineLost, match="restore stopped half done"):
+        e.progress()
+
+
+def test_an_interrupt_reaches_the_caller_and_takes_nothing_back() -> None:
+    """The pages that were given up are leased to the transfer by then, and nobody has given them back: taking them back
+    would fail, hide the interrupt, and leave an engine that does not know that it is lost.
+    """
+    e, away = short_of_room()
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    assert e.host is not None
+    e.host.memory = SimpleNamespace(unpack=interrupted)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        e.restore(away)
+    with pytest.raises(EngineLost, match="restore stopped half done: KeyboardInterrupt"):
         e.progress()

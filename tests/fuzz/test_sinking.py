@@ -9,6 +9,7 @@ import pytest
 from kvcrucible.contract.operations import (
     AdmissionMode,
     Admitted,
+    Append,
     BeginUnit,
     CancelTransfer,
     Demote,
@@ -30,7 +31,8 @@ from kvcrucible.contract.operations import (
 )
 from kvcrucible.contract.snapshot import Tier
 from kvcrucible.contract.tokens import run
-from kvcrucible.engine import relief
+from kvcrucible.engine import host_room, relief
+from kvcrucible.engine.host.slots import HostSlots
 from kvcrucible.fuzz.lockstep import LockStep
 from kvcrucible.fuzz.setting import Setting
 from kvcrucible.invariants.violation import InvariantViolated
@@ -184,6 +186,89 @@ def test_copies_on_host_make_way_for_what_sinks_and_its_own_are_not_copied_again
     s.take(Progress(), Schedule())
     s.take(Pin(newer, pinned=False))
     s.lock.close()
+
+
+def test_what_failed_to_sink_keeps_nobody_else_from_sinking() -> None:
+    """The first was tried for this request, so it yields; somebody has taken a page meanwhile, so that the second is
+    needed, too.
+    """
+    s = Story()
+    active = s.take(Submit(run(3, 0, 4), 0)).value
+    assert isinstance(active, int)
+    unit = s.take(Schedule(), BeginUnit((Prefill(active, 4),))).value
+    assert isinstance(unit, int)
+    s.take(EndUnit(unit))
+    first, second = s.kept(1, 8), s.kept(2, 8)
+    request = s.ask(5)
+    assert s.take(Schedule()).value == sinking(request, to_host(0, first, 2))
+    s.take(CancelTransfer(0), Fork(active, 4, 4), Progress())
+    outcome = s.take(Schedule())
+    assert (outcome.value, outcome.evicted) == (sinking(request, to_host(1, second, 2)), ())
+    outcome = s.take(Progress(), Schedule())
+    assert (outcome.value, outcome.evicted) == (cold(request), (first,))
+    s.lock.close()
+
+
+def with_copies_of_what_sinks() -> tuple[Story, int, int, int, int]:
+    """Return a story whose next schedule lets the second of three continuations sink into a full Host tier: the copies
+    there are of the first, which shares all of them with the second, and of the third; and the request.
+    """
+    s = Story()
+    base = s.kept(1, 8)
+    s.take(Demote(base), Progress(), Restore(base, keep=True), Progress())
+    child = s.take(Fork(base, 8, 4)).value
+    assert isinstance(child, int)
+    unit = s.take(BeginUnit((Append(child, run(2, 0, 4)),))).value
+    assert isinstance(unit, int)
+    s.take(EndUnit(unit), Finish(child))
+    third = s.kept(3, 8)
+    s.take(Demote(third), Progress(), Restore(third, keep=True), Progress())
+    assert s.lock.snapshot.host is not None
+    assert s.lock.snapshot.host.free == 0
+    return s, base, child, third, s.ask(6)
+
+
+def test_only_who_has_copies_to_give_makes_way_on_host() -> None:
+    s, base, child, third, request = with_copies_of_what_sinks()
+    due = to_host(4, child, 3, beside=(base,), given_up=(third,))
+    assert s.take(Schedule()).value == sinking(request, due)
+    s.lock.close()
+
+
+def test_copies_that_nobody_has_given_up_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    s, base, _, _, _ = with_copies_of_what_sinks()
+    real = host_room._copies
+
+    def copies(engine, sinks, protected):
+        yield engine.cache.continuations[base], []
+        yield from real(engine, sinks, protected)
+
+    monkeypatch.setattr(host_room, "_copies", copies)
+    with pytest.raises(InvariantViolated, match="given_up"):
+        s.take(Schedule())
+
+
+def test_room_on_host_that_was_not_lacking_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two pages sink where three have room, and a copy of another is given up for it all the same."""
+
+    def story() -> None:
+        s = Story()
+        old, newer = s.kept(1, 8), s.kept(2, 4)
+        s.take(Demote(newer), Progress(), Restore(newer, keep=True), Progress())
+        request = s.ask(7)
+        assert s.take(Schedule()).value == sinking(request, to_host(2, old, 2))
+
+    story()
+    real = HostSlots.fits_without
+
+    def fits_without(slots, pages, ended):
+        return bool(ended) and real(slots, pages, ended)
+
+    monkeypatch.setattr(HostSlots, "fits_without", fits_without)
+    with pytest.raises(
+        InvariantViolated, match=r"cache-yields: Host room for transfer 2.*copies of \[1\] given up"
+    ):
+        story()
 
 
 def test_copies_on_host_of_what_a_request_starts_from_stay() -> None:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcrucible.engine import backfill
+from kvcrucible.engine import backfill, starting
 from kvcrucible.engine.cache import ContextCache
+from kvcrucible.engine.host.tier import HostTier
 from kvcrucible.fuzz.adapters.registry import build
 from kvcrucible.fuzz.draws import LOOKAHEADS, settings_for
 from kvcrucible.fuzz.driver import Recorder
@@ -33,7 +34,11 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
         "take_all_over",
         {"pages": 2, "twins": 2, "back": 5, "beyond": 0, "source": 1},
     ),
-    ("held-back-by-the-pinned", "pass_beside_the_pinned", {"beyond": 1, "source": 1, "head": 1}),
+    (
+        "held-back-by-the-pinned",
+        "pass_beside_the_protected",
+        {"beyond": 1, "source": 1, "head": 1, "moving": False, "busy": False},
+    ),
     ("held-back-by-shared-pages", "pass_beside_who_shares", {"shared": 1, "beyond": 1, "source": 1}),
 ]
 
@@ -67,7 +72,30 @@ def test_a_page_less_and_nobody_is_held_back(goal: str, name: str, drawn: dict[s
 def test_an_engine_that_forgets_the_pinned_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backfill, "protected_pages", lambda engine: [0] * len(engine.pools))
     with pytest.raises(InvariantViolated, match="completion-guarantee"):
-        machine_on(SMALL).pass_beside_the_pinned(beyond=1, source=0, head=1)
+        machine_on(SMALL).pass_beside_the_protected(beyond=1, source=0, head=1, moving=False, busy=False)
+
+
+def test_an_engine_that_forgets_what_only_transfers_hold_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Continuations in a transfer are protected as a whole; these have been released, and their pages still move."""
+    drawn = {"beyond": 1, "source": 0, "head": 1, "moving": True, "busy": False}
+    sound = machine_on(HOSTED)
+    sound.pass_beside_the_protected(**drawn)
+    assert sound.lock.tally.goals["held-back-by-what-moves"]
+    sound.lock.close()
+    monkeypatch.setattr(HostTier, "moving", lambda tier: iter(()))
+    with pytest.raises(InvariantViolated, match="completion-guarantee"):
+        machine_on(HOSTED).pass_beside_the_protected(**drawn)
+
+
+def test_an_engine_that_lets_a_busy_session_pass_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = {"beyond": 0, "source": 0, "head": 1, "moving": False, "busy": True}
+    sound = machine_on(SMALL)
+    sound.pass_beside_the_protected(**drawn)
+    assert not sound.lock.tally.goals["backfill"]
+    sound.lock.close()
+    monkeypatch.setattr(starting, "_blocked", lambda engine, request: None)
+    with pytest.raises(InvariantViolated):
+        machine_on(SMALL).pass_beside_the_protected(**drawn)
 
 
 PLANTED = """
@@ -83,14 +111,36 @@ from test_tight_rules import HOSTED, machine_on
 machine_on(HOSTED).cut_what_moves_in_a_full_pool(pages=3, back=20, left=3, edge=True, keep=True, source=1)
 """
 
+#: The same where copies that a unit may touch are given up like any others.
+GIVEN_UP = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from kvcrucible.engine import relief
+
+LINE = "if not held_up.isdisjoint(copies):"
+if sys.argv[1] != "none":
+    source = Path(relief.__file__).read_text(encoding="utf-8")
+    assert source.count(LINE) == 1
+    exec(compile(source.replace(LINE, "if False:"), relief.__file__, "exec"), vars(relief))
+sys.path.insert(0, sys.argv[2])
+from test_tight_rules import HOSTED, machine_on
+
+machine = machine_on(replace(HOSTED, lagging=True))
+machine.take_over_copies_in_use(pages=3, beyond=0, source=1)
+machine.lock.close()
+"""
+
+
+def _ended(program: str, name: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-c", program, name, str(Path(__file__).parent)]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
 
 def test_a_cut_that_counts_what_moves_is_found_where_pages_decide() -> None:
-    def ended(name: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-c", PLANTED, name, str(Path(__file__).parent)]
-        return subprocess.run(words, capture_output=True, text=True, check=False)
-
-    assert ended("none").returncode == 0
-    found = ended("cut-counts-what-moves").stderr
+    assert _ended(PLANTED, "none").returncode == 0
+    found = _ended(PLANTED, "cut-counts-what-moves").stderr
     assert "cache-yields: Truncate(sequence=3, position=0): found refused, device-capacity" in found
 
 
@@ -113,18 +163,26 @@ def test_an_engine_that_forgets_what_is_cut_off_is_found(monkeypatch: pytest.Mon
         machine_on(HOSTED).take_what_has_a_copy(**CUT_OFF)
 
 
+def test_copies_in_use_that_are_given_up_are_found() -> None:
+    assert _ended(GIVEN_UP, "none").returncode == 0
+    assert "engine-fault" in _ended(GIVEN_UP, "given-up").stderr
+
+
 @given(
     to_hypothesis(
         settings_for("paged", ("ledger",), (None, "mtp", "draft"), hosts=(False, True), lookaheads=LOOKAHEADS)
     ),
     st.permutations(CASES),
     st.sampled_from((-1, 0, 1)),
+    st.integers(2, 4),
 )
 @settings(max_examples=40)
 def test_they_hold_on_any_setting(
-    setting: Setting, cases: list[tuple[str, str, dict[str, Any]]], beyond: int
+    setting: Setting, cases: list[tuple[str, str, dict[str, Any]]], beyond: int, pages: int
 ) -> None:
     machine = machine_on(setting)
+    if setting.host_bytes is not None:
+        machine.take_over_copies_in_use(pages=pages, beyond=beyond, source=1)
     for _, name, drawn in cases:
         if setting.lookahead or name == "take_all_over":
             getattr(machine, name)(**drawn | {"beyond": beyond})
