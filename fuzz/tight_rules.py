@@ -248,6 +248,8 @@ class TightRules(BackfillRules):
         self.settle()
         self.take(Restore(sequence, keep=True))
         self.settle()
+        if sequence not in model.continuations():
+            return
         frontier = model.frontier(sequence)
         borrower = self.forked(sequence, frontier, 1)
         if borrower is None:
@@ -295,8 +297,6 @@ class TightRules(BackfillRules):
     def forked(self, source: int, position: int, max_new: int) -> int | None:
         """Fork; return the child, None where that was refused."""
         alive = set(self.lock.model.sequences())
-        if source not in alive and source not in self.lock.model.continuations():
-            return None
         self.take(Fork(source, position, max_new))
         return self.newest(alive)
 

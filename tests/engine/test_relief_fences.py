@@ -18,7 +18,7 @@ POOL = PoolSpec("main", 4, 4, PLANES)
 
 
 @pytest.mark.parametrize("at_rest", [False, True])
-def test_copies_that_a_unit_may_touch_are_not_given_up_where_the_request_takes_them_over(
+def test_copies_in_use_are_not_given_up_where_the_request_takes_them_over(
     at_rest: bool,
 ) -> None:
     """Two continuations share hidden Device copies that an outstanding unit holds up, and the request takes one of the

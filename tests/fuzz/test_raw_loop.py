@@ -266,7 +266,7 @@ def child(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_planted_fault_is_found_and_comes_out_minimal(tmp_path: Path) -> None:
-    done = child("fork-shares-tail", "--raw", "30", "--seed", "430", "--out", str(tmp_path))
+    done = child("fork-shares-tail", "--raw", "30", "--seed", "600", "--out", str(tmp_path))
     assert done.returncode == ExitStatus.VIOLATION, done.stderr
     plain = json.loads(done.stdout)
     failure = plain["failure"]
@@ -279,7 +279,7 @@ def test_a_planted_fault_is_found_and_comes_out_minimal(tmp_path: Path) -> None:
     assert failure["setting"]["host_bytes"] is None
     assert failure["setting"]["backend"] is None
     assert failure["violations"][0]["invariant"] == "pool-conservation"
-    assert plain["failing_seed"] == 430 + plain["seeds"] < 460
+    assert plain["failing_seed"] == 600 + plain["seeds"] < 630
     assert plain["failing_share_below"] is None
     assert (
         child("fork-shares-tail", "--reproduction", failure["reproduction"]).returncode

@@ -100,6 +100,16 @@ def test_continuations_sink_before_anybody_yields() -> None:
     s.lock.close()
 
 
+def test_for_a_single_page_that_lacks_one_sinks() -> None:
+    s = Story()
+    old = s.kept(1, 8)
+    request = s.ask(7)
+    assert s.take(Schedule()).value == sinking(request, to_host(0, old, 2))
+    outcome = s.take(Progress(), Schedule())
+    assert (outcome.value, outcome.evicted) == (cold(request), ())
+    s.lock.close()
+
+
 def test_as_many_sink_as_are_needed_and_what_finds_no_room_on_host_yields() -> None:
     s = Story()
     first, second, third = s.kept(1, 8), s.kept(2, 8), s.kept(3, 8)
