@@ -64,7 +64,7 @@ def main() -> None:
     """Entry point: run the application and turn our errors into the exit statuses of the contract.
 
     To be asked to end (``SIGTERM``, by ``timeout`` or a job that is cancelled) is the same as an interruption from the
-    keyboard: what was done until then is kept and reported.
+    keyboard: a campaign reports what it has done until then.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     guard_output()
@@ -94,6 +94,7 @@ def _run() -> None:
         sys.exit(ExitStatus.USAGE)
     except KeyboardInterrupt:
         stderr_line("interrupted")
+        say_drawn_seed()
         sys.exit(ExitStatus.INTERRUPTED)
     except CrucibleError as error:
         from kvcrucible.invariants.violation import InvariantViolated
@@ -101,6 +102,7 @@ def _run() -> None:
         if isinstance(error, InvariantViolated):
             # Found by a command that looks for something else, such as what a failure leaves behind.
             stderr_line(f"violated: {error}; `kvcrucible fuzz --raw` shows the steps")
+            say_drawn_seed()
             sys.exit(ExitStatus.VIOLATION)
         stderr_line(f"error: {error}")
         say_drawn_seed()

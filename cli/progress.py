@@ -1,8 +1,8 @@
-"""How commands show how far they are: on a terminal's standard error, gone when they are through.
+"""How commands show how far they are: on a terminal by a bar that goes, in a log by a line now and then.
 
-Where standard error is no terminal, a bar says how far it is by a line now and then
-(:mod:`kvcrucible.cli.progress_lines`), and a spinner nothing; where the command asks for nothing (``hidden``: mostly
-its ``--json``), neither does.  What tells how far it is may be called all the same.
+Both on standard error.  Where that is no terminal, a bar writes lines (:mod:`kvcrucible.cli.progress_lines`), and a
+spinner nothing; where the command asks for nothing (``hidden``: mostly its ``--json``), neither shows anything.  What
+tells how far it is may be called all the same.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ class Capabilities:
     ``backfills``: ``schedule`` lets requests pass a waiting head as its look-ahead says (decision 0021).
     ``payload``: rows can be written and read back.  ``raw_write``: free and stale bytes can be poisoned.
     ``snapshot_parts``: names of the snapshot's parts that the engine can fill; checkers of others are not run, and a
-    full snapshot without one of these is the engine's fault.
+    full snapshot without ``free_pages`` or ``host_holes`` (where there is a Host tier) that are among these is the
+    engine's fault.
     ``unchecked``: what cannot be checked on this engine, in words, one reason each.
     """
 

@@ -69,12 +69,15 @@ class IdentityFields(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class Span(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which tokens of a prompt stand for which media item (decision 0022)."""
+    """Which tokens of a prompt stand for which media item (decision 0022).
+
+    A type or digest that is too long is refused, and stands here as its first characters, one more than are allowed.
+    """
 
     start: Signed
     length: Signed
-    token_type: Annotated[str, Meta(max_length=MAX_TOKEN_TYPE)] = ""
-    media: Annotated[str, Meta(max_length=MAX_MEDIA)] = ""
+    token_type: Annotated[str, Meta(max_length=MAX_TOKEN_TYPE + 1)] = ""
+    media: Annotated[str, Meta(max_length=MAX_MEDIA + 1)] = ""
 
     def to_span(self) -> TokenSpan:
         """Return the contract's span."""

@@ -16,7 +16,7 @@ from kvcrucible.contract.config import LRU, EngineConfig
 from kvcrucible.contract.errors import InputError
 from kvcrucible.contract.history import MAX_LINE_BYTES, Line
 from kvcrucible.contract.history_header import HISTORY_FORMAT, Header, Host, Pool, Shown
-from kvcrucible.contract.media import TokenSpan
+from kvcrucible.contract.media import MAX_MEDIA, MAX_TOKEN_TYPE, TokenSpan
 from kvcrucible.contract.operations import (
     DEFAULT_IDENTITY,
     Admitted,
@@ -345,7 +345,10 @@ def _runs(tokens: Tokens) -> history.Runs:
 
 
 def _spans(spans: tuple[TokenSpan, ...]) -> list[history.Span]:
-    return [history.Span(one.start, one.length, one.token_type, one.media) for one in spans]
+    return [
+        history.Span(one.start, one.length, one.token_type[: MAX_TOKEN_TYPE + 1], one.media[: MAX_MEDIA + 1])
+        for one in spans
+    ]
 
 
 def _wait(told: Waiting) -> history.Wait:

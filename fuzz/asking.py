@@ -24,12 +24,13 @@ T = TypeVar("T")
 SHOWING = "showing what it holds"
 
 
-def let(what: str | Operation, act: Callable[[], T]) -> T:
+def let(what: str | Operation, act: Callable[[], T], when: str = "") -> T:
     """Let an engine act and return what comes of it.
 
     Args:
-        what: The act, an operation or words; a violation begins with it.
+        what: The act, an operation or words; a violation begins with it.  An operation is put into words only then.
         act: What is asked of the engine.
+        when: Words in front of ``what``.
 
     Raises:
         InvariantViolated: ``engine-fault``, for all that the act raised.
@@ -38,7 +39,7 @@ def let(what: str | Operation, act: Callable[[], T]) -> T:
     try:
         return act()
     except (Exception, SystemExit) as error:
-        raise _engine_fault(what if isinstance(what, str) else in_words(what), error) from error
+        raise _engine_fault(when + (what if isinstance(what, str) else in_words(what)), error) from error
 
 
 @contextmanager

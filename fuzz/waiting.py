@@ -1,6 +1,7 @@
-"""Judges whom a schedule leaves waiting and whom it lets pass, by the snapshot and not by the reference's prediction.
+"""Judges whom a schedule leaves waiting, what makes way on Host, and whom it lets pass, by the snapshot alone.
 
-Three oracles that stand by themselves, whatever the order of candidates is said to be:
+Three oracles that stand by themselves and ask no prediction of the reference, whatever the order of candidates is said
+to be:
 
 ``cache-yields``          a request waits for pages only if its cold start would not fit in the same state with all
                           unprotected continuations released, the source of its own hit among them (DESIGN 4.9).  So a
@@ -77,7 +78,10 @@ def judge_host_room(outcome: Outcome, before: Snapshot, after: Snapshot) -> list
     if first is None or not (first.given_up or first.evicted):
         return []
     fresh = {move.extent for move in after.transfers[first.transfer].moves if move.fresh}
-    sizes = tuple([after.extents[extent].size for extent in fresh if extent in after.extents])
+    if not fresh <= after.extents.keys():
+        # One that is not there is the business of host-conservation; without its size nothing can be said here.
+        return []
+    sizes = tuple([after.extents[extent].size for extent in fresh])
     if not extents_fit(sizes, _holes(before)):
         return []
     return [

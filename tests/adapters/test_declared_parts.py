@@ -1,4 +1,4 @@
-"""A part that an adapter declares and leaves out is a fault: what is judged by it would be passed over in silence."""
+"""Free pages and holes that an adapter declares and does not show are a fault: what they judge would be passed over."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,21 @@ def test_an_interruption_keeps_what_was_done(asked: signal.Signals, tmp_path: Pa
     assert process.stdout is not None
     assert "first example over" in process.stdout.readline()
     process.send_signal(asked)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == ExitStatus.INTERRUPTED, err
+    assert "interrupted" in out
+
+
+def test_a_job_that_is_ended_with_all_its_processes_is_interrupted(tmp_path: Path) -> None:
+    """``timeout`` and CI systems end a whole group, of which the workers of ``--jobs`` are."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kvcrucible", "fuzz", "--raw", "--seeds", "1000000", "--jobs", "2"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True,
+    )  # fmt: skip
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while process.poll() is None and len(children.read_text("utf-8").split()) < 3:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert process.returncode == ExitStatus.INTERRUPTED, err
     assert "interrupted" in out

@@ -57,7 +57,7 @@ def test_an_error_as_a_recorded_cancel_is_carried_out_ends_the_engine(
 ) -> None:
     e, sequence, unit = in_flight()
     assert not e.cancel(sequence)
-    monkeypatch.setattr(ContextCache, "unmark_beyond", unwell)
+    monkeypatch.setattr(ContextCache, "unmark", unwell)
     with pytest.raises(RuntimeError, match="unwell"):
         e.end_unit(unit)
     # Nobody has the sequence's pages any more, and they are not free.

@@ -93,7 +93,7 @@ def _stale_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     real = ContextCache.unmark_beyond
 
     def unmark(self: ContextCache, marks: list[object], position: int) -> list[object]:
-        kept = [mark for mark in marks if mark.frontier > position >= 0]  # type: ignore[attr-defined]
+        kept = [mark for mark in marks if mark.frontier > position]  # type: ignore[attr-defined]
         remaining = [mark for mark in marks if mark not in kept]
         gone = real(self, remaining, position)  # type: ignore[arg-type]
         for mark in kept:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from kvcrucible.contract.capabilities import ALL_PARTS
 from kvcrucible.contract.operations import (
     AdmissionMode,
     Admitted,
@@ -33,6 +34,7 @@ from kvcrucible.contract.snapshot import Tier
 from kvcrucible.contract.tokens import run
 from kvcrucible.engine import host_room, relief
 from kvcrucible.engine.host.slots import HostSlots
+from kvcrucible.fuzz.adapters.paged import PagedAdapter
 from kvcrucible.fuzz.lockstep import LockStep
 from kvcrucible.fuzz.setting import Setting
 from kvcrucible.invariants.violation import InvariantViolated
@@ -196,6 +198,19 @@ def test_copies_on_host_make_way_for_what_sinks_and_its_own_are_not_copied_again
     s.take(Progress(), Schedule())
     s.take(Pin(newer, pinned=False))
     s.lock.close()
+
+
+def test_who_does_not_show_its_extents_is_not_judged_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, built = PagedAdapter.snapshot, PagedAdapter.__init__
+
+    def build(self: PagedAdapter, setting: Setting) -> None:
+        built(self, setting)
+        self.capabilities = replace(self.capabilities, snapshot_parts=ALL_PARTS - {"extents"})
+
+    monkeypatch.setattr(PagedAdapter, "__init__", build)
+    monkeypatch.setattr(PagedAdapter, "snapshot", lambda self: replace(shown(self), extents={}))
+    monkeypatch.setattr(PagedAdapter, "drain", lambda self: None)
+    test_copies_on_host_make_way_for_what_sinks_and_its_own_are_not_copied_again()
 
 
 def test_what_failed_to_sink_keeps_nobody_else_from_sinking() -> None:

@@ -11,9 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcrucible.contract.operations import WaitingKind
 from kvcrucible.engine import backfill, starting
 from kvcrucible.engine.cache import ContextCache
+from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.host.tier import HostTier
+from kvcrucible.engine.records import Request
 from kvcrucible.fuzz.adapters.registry import build
 from kvcrucible.fuzz.draws import LOOKAHEADS, settings_for
 from kvcrucible.fuzz.driver import Recorder
@@ -89,12 +92,19 @@ def test_an_engine_that_forgets_what_only_transfers_hold_is_found(monkeypatch: p
 
 def test_an_engine_that_lets_a_busy_session_pass_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = {"beyond": 0, "source": 0, "head": 1, "moving": False, "busy": True}
-    sound = machine_on(SMALL)
-    sound.pass_beside_the_protected(**drawn)
-    assert not sound.lock.tally.goals["backfill"]
-    sound.lock.close()
-    monkeypatch.setattr(starting, "_blocked", lambda engine, request: None)
-    with pytest.raises(InvariantViolated):
+    for busy in (False, True):
+        sound = machine_on(SMALL)
+        sound.pass_beside_the_protected(**drawn | {"busy": busy})
+        assert bool(sound.lock.tally.goals["backfill"]) is not busy
+        sound.lock.close()
+    blocked = starting._blocked
+
+    def without_sessions(engine: Engine, request: Request) -> WaitingKind | None:
+        why = blocked(engine, request)
+        return None if why is WaitingKind.SESSION_BUSY else why
+
+    monkeypatch.setattr(starting, "_blocked", without_sessions)
+    with pytest.raises(InvariantViolated, match="row-unique: session 'a', active sequences: found 2"):
         machine_on(SMALL).pass_beside_the_protected(**drawn)
 
 

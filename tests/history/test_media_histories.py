@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from histories import Plain, judge, record
 
 from kvcrucible.contract import operations as ops
 from kvcrucible.contract.config import EngineConfig, PoolSpec
-from kvcrucible.contract.media import TokenSpan
+from kvcrucible.contract.media import MAX_MEDIA, MAX_TOKEN_TYPE, TokenSpan
 from kvcrucible.contract.tokens import run
 from kvcrucible.invariants.history.outcome import Judgement
 
@@ -62,6 +63,25 @@ def test_another_span_than_was_meant_shows(
     verdict = judge(lines, tmp_path)
     assert verdict.judgement is Judgement.FAIL
     assert (verdict.line, verdict.rule) == (shows, rule), verdict.reason
+
+
+@pytest.mark.parametrize("more", [1, 5_000_000])
+@pytest.mark.parametrize("what", ["token_type", "media"])
+def test_what_is_refused_for_its_length_is_no_line_that_nobody_can_read(
+    what: str, more: int, tmp_path: Path
+) -> None:
+    limit = {"token_type": MAX_TOKEN_TYPE, "media": MAX_MEDIA}[what]
+    named = replace(IMAGE, **{what: "m" * (limit + more)})
+    lines = record(
+        [ops.Submit(PROMPT, 0, spans=(named,)), ops.Lookup(PROMPT, spans=(named,))], tmp_path / "h"
+    )
+    assert [line["refused"] for line in lines[1:3]] == ["bad-argument"] * 2
+    assert lines[1]["spans"][0][what] == "m" * (limit + 1)
+    verdict = judge(lines, tmp_path)
+    assert verdict.judgement is Judgement.PASS, verdict.reason
+    del lines[1]["refused"]
+    lines[1]["sequence"] = 0
+    assert judge(lines, tmp_path).judgement is Judgement.FAIL
 
 
 def test_spans_that_take_more_than_a_line_are_split_and_joined_again(tmp_path: Path) -> None:
