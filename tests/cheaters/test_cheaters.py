@@ -14,7 +14,7 @@ from kvcrucible.cli import judge as command
 from kvcrucible.contract.config import PoolSpec
 from kvcrucible.contract.errors import ExitStatus, InputError
 from kvcrucible.engine.free_pages import LastInFirstOut
-from kvcrucible.engine.pool import PagePool
+from kvcrucible.engine.pool import PagePool, page_of
 from kvcrucible.fuzz.adapters.registry import ENGINES, build
 from kvcrucible.fuzz.cheaters import trial as trials
 from kvcrucible.fuzz.cheaters.cheats import CHEATS
@@ -85,6 +85,20 @@ def test_every_order_grants_each_page_once(name: str) -> None:
     assert pool.unleased_pages() == ()
     pool.release(leases)
     assert sorted(pool.unleased_pages()) == list(range(7))
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_pool_grants_in_the_order_that_it_is_given(name: str) -> None:
+    """Else the honest engines would be one engine, and what they say of the judge would be said of one order alone."""
+    alone = ORDERS[name](8)
+    pool = PagePool(PoolSpec(capacity_pages=8), None, ORDERS[name](8))
+    reservation = pool.reserve(8)
+    first = pool.materialise(reservation, 4)
+    pages = [page_of(lease) for lease in first]
+    assert pages == alone.take(4)
+    pool.release(first)
+    alone.put(pages)
+    assert [page_of(lease) for lease in pool.materialise(reservation, 4)] == alone.take(4)
 
 
 def test_the_orders_are_not_the_same() -> None:

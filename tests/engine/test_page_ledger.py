@@ -1,7 +1,8 @@
 """The ledger of logical pages by itself: what a page is told of units, and what it keeps while it stays on the device.
 
 Verifies what no sequence can bring about, or cannot show: a page that is leased before any unit has ended and that none
-touches; that a page without another replica carries none; that a change ends no copy which has all that is committed.
+touches; that a page without another replica carries none; that a change ends no copy which has all that is committed;
+which numbers logical pages get.
 Does not verify: grants, sharing and how copies on Host end, which whole engines show.
 """
 
@@ -59,3 +60,13 @@ def test_a_change_ends_no_copy_that_has_all_that_is_committed() -> None:
     page.committed = 16
     ledger.changed(page)
     assert page.on_host == Replica(slot, page.epoch, 16)
+
+
+def test_logical_pages_are_numbered_from_0_and_no_number_comes_again() -> None:
+    """Snapshots and reports name pages by them: a number that came again would mean two pages."""
+    _, pool, ledger, first = granted()
+    assert first.page == 0
+    ledger.drop(0, [first], None)
+    again = ledger.grant(0, pool.reserve(2), 2)
+    assert [page.page for page in again] == [1, 2]
+    assert list(ledger.live) == [1, 2]

@@ -44,11 +44,13 @@ def state(pages: PagePool, reservation: Reservation) -> object:
 @pytest.mark.parametrize("fenced", [(), (0, 1, 2, 3), (1,), (0, 2)], ids=str)
 @pytest.mark.parametrize("into", [False, True], ids=["release", "dematerialise"])
 def test_leases_are_as_they_were(into: bool, fenced: tuple[int, ...]) -> None:
-    """``fenced`` are those of four leases that the unit has touched; another one has been given back before."""
+    """``fenced`` are those of four leases that the unit has touched; of two others one has been given back before, and
+    one is kept all the time.
+    """
     fences = UnitFences()
     pages = PagePool(PoolSpec("main", 8, 16), fences, Strict(8))
-    reservation = pages.reserve(6)
-    earlier, *leases = pages.materialise(reservation, 5)
+    reservation = pages.reserve(7)
+    earlier, kept, *leases = pages.materialise(reservation, 6)
     unit = fences.end(0, Outstanding())
     pages.dematerialise(reservation, [earlier], [unit])
     assert reservation.returned == [(page_of(earlier), unit)]
@@ -61,6 +63,6 @@ def test_leases_are_as_they_were(into: bool, fenced: tuple[int, ...]) -> None:
     assert state(pages, reservation) != before
     pages.take_back(leases, reservation if into else None)
     assert state(pages, reservation) == before
-    pages.release(leases)
+    pages.release([kept, *leases])
     assert pages.close(reservation) == 2
     assert list(pages.retiring) == [page_of(earlier)]
