@@ -240,6 +240,24 @@ def test_an_extent_ends_once_and_its_padding_with_it() -> None:
         arena.release(extent)
 
 
+def test_padding_is_that_of_all_live_extents() -> None:
+    arena = HostArena(256, 64)
+    first = arena.reserve(10)
+    arena.reserve(60)
+    assert arena.statistics().padding_bytes == 54 + 4
+    arena.release(first)
+    assert arena.statistics().padding_bytes == 4
+
+
+def test_serials_count_from_1_and_none_is_given_out_again() -> None:
+    arena = HostArena(64, 1)
+    first, second = arena.reserve_all([10, 20])
+    arena.release(first)
+    with pytest.raises(HostGeometry):
+        arena.reserve(64)
+    assert [first.serial, second.serial, arena.reserve(10).serial] == [1, 2, 3]
+
+
 def test_a_hook_that_fails_leaves_the_extent_alive() -> None:
     def fails(offset: int, size: int) -> None:
         raise OSError(f"{size} bytes at {offset}")

@@ -154,6 +154,14 @@ def test_the_table_has_no_pair_beside_those() -> None:
     }
 
 
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase.is_final])
+def test_a_transfer_that_is_over_makes_no_step(phase: Phase) -> None:
+    made, transfer = reach(phase)
+    before = made.digest()
+    assert not transfer.step()
+    assert (made.digest(), transfer.phase) == (before, phase)
+
+
 ACTIONS: dict[str, Callable[[Bench, Transfer], object]] = {
     "step": lambda made, transfer: transfer.step(),
     "time": lambda made, transfer: made.device.run(3),
@@ -290,6 +298,18 @@ def test_a_page_that_ended_meanwhile_may_be_in_use_as_it_likes() -> None:
     made.drop(made.pages[1], transfer)
     finish(made, transfer)
     assert transfer.phase is Phase.MOVED
+
+
+@pytest.mark.parametrize("columns", [1, 4])
+def test_a_page_that_changed_and_ended_meanwhile_keeps_no_other_from_being_published(columns: int) -> None:
+    made = bench()
+    transfer = transfer_of(made, Tier.DEVICE)
+    transfer.start()
+    made.write(made.pages[1], columns)
+    made.drop(made.pages[1], transfer)
+    finish(made, transfer)
+    assert transfer.phase is Phase.MOVED
+    assert visible(transfer) == {0: Tier.HOST, 2: Tier.HOST}
 
 
 @pytest.mark.parametrize("columns", [1, 4])
