@@ -73,6 +73,17 @@ def test_what_cannot_move_is_refused_and_changes_nothing() -> None:
     assert transfer == 1, "refused operations give out no number"
 
 
+def test_who_cancels_what_is_over_is_told_what_is_under_way() -> None:
+    b = bench()
+    e = b.engine
+    away(b, source=1)
+    with pytest.raises(StaleHandle, match=r"cancel transfer 0; found: under way: \[\]"):
+        e.cancel_transfer(0)
+    e.demote(kept(b))
+    with pytest.raises(StaleHandle, match=r"cancel transfer 0; found: under way: \[1\]"):
+        e.cancel_transfer(0)
+
+
 def test_what_active_sequences_hold_stays() -> None:
     b = bench()
     e = b.engine

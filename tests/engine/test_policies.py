@@ -51,6 +51,18 @@ def test_lru_orders_by_last_use():
     assert order(e) == [first, third, second]
 
 
+def test_each_use_advances_one_clock_by_one():
+    """Whoever is retained and whoever is forked; who looks it up or pins it does not use it (decision 0003)."""
+    e = Engine(CONFIG)
+    first, second = kept(e, 1, 8), kept(e, 2, 8)
+    e.pin(second)
+    e.lookup(run(2, 0, 9))
+    third = kept(e, 3, 4)
+    e.cancel(e.fork(first, 8, 0))
+    uses = snapshot(e).continuations
+    assert [uses[one].last_use for one in (second, third, first)] == [2, 3, 4]
+
+
 def test_cost_aware_gives_up_the_emptiest_pages_first():
     e = Engine(replace(CONFIG, policy="cost-aware"))
     full, tail, half = kept(e, 1, 8), kept(e, 2, 5), kept(e, 3, 6)
@@ -90,6 +102,17 @@ def test_cost_aware_lets_valuable_ones_grow_old():
     assert isinstance(policy, CostAware)
     assert valuable not in e.cache.continuations
     assert 1 < turns < 6
+
+
+def test_cost_aware_lets_a_use_make_up_for_a_lower_value():
+    e = Engine(replace(CONFIG, policy="cost-aware"))
+    cheap, middling, valuable = kept(e, 1, 5), kept(e, 2, 6), kept(e, 3, 8)
+    e.cancel(fill(e, 8))
+    assert e.cache.continuations.keys() == {middling, valuable}, cheap
+    assert order(e) == [middling, valuable], "3 and 4 tokens a page, both used before anybody yielded"
+    # The age is 2.5 now, so that the one used again has 5.5.
+    e.cancel(e.fork(middling, 6, 0))
+    assert order(e) == [valuable, middling]
 
 
 def test_cost_aware_remembers_nobody_who_has_left():
@@ -227,6 +250,26 @@ def test_no_more_yield_than_needed_and_pinned_ones_do_not():
     fill(e, 8)
     assert e.evicted == [cheap]
     assert set(e.cache.continuations) == {dear, pinned}
+
+
+def test_a_policy_is_not_asked_where_nobody_has_to_yield():
+    """An order is linear in all that is retained; where just as many pages are free as are needed none is made."""
+
+    class Asked(Useless):
+        times = 0
+
+        def order(self, offered):
+            self.times += 1
+            return offered
+
+    policy = Asked(0)
+    e = Engine(CONFIG, policy=policy)
+    first, second = kept(e, 1, 8), kept(e, 2, 8)
+    e.cancel(fill(e, 8))
+    assert (policy.times, e.evicted) == (0, [])
+    fill(e, 9)
+    assert policy.times > 0
+    assert (e.evicted, list(e.cache.continuations)) == ([first], [second])
 
 
 def test_names():

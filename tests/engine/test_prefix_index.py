@@ -62,6 +62,25 @@ def test_an_emptied_index_holds_no_nodes() -> None:
     assert len(index) == 0
 
 
+def test_what_a_cut_edge_goes_on_with_is_found_behind_its_beginning_alone() -> None:
+    """All tokens hash alike, so that only where the lower part hangs keeps it from being found at the root."""
+    index = PrefixIndex(lambda token: 0)
+    index.insert(0, ((0, 0, 9),), Identity())
+    index.insert(1, ((0, 0, 4), (1, 0, 1)), Identity())
+    assert index.longest(((0, 4, 5),), Identity()) is None
+    assert index.longest(((0, 0, 9),), Identity()) == (9, 0)
+
+
+def test_a_node_that_stays_forgets_the_first_tokens_that_lead_nowhere() -> None:
+    index = PrefixIndex()
+    index.insert(0, ((0, 0, 4),), Identity())
+    stays = dict(index._roots[Identity()].children)
+    for number in range(1, 9):
+        index.insert(number, ((number, 0, 4),), Identity())
+        index.remove(number)
+    assert index._roots[Identity()].children == stays
+
+
 def test_a_hit_may_end_inside_an_edge_and_inside_a_run() -> None:
     index = PrefixIndex()
     index.insert(0, ((0, 0, 100),), Identity())

@@ -217,6 +217,11 @@ def test_without_a_host_tier_nothing_is_remembered() -> None:
     engine = Engine(EngineConfig((PoolSpec("main", 8, 4),), 16, 2))
     assert engine.cache.residency is None
     assert engine.cache.away == set()
+    engine.submit(run(0, 0, 4), 0)
+    engine.schedule()
+    engine.end_unit(engine.begin_unit([Prefill(0, 4)]))
+    engine.finish(0)
+    assert list(engine.cache.with_device_copies(None)) == []
 
 
 def test_an_order_is_walked_while_its_members_leave() -> None:

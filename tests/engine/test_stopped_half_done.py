@@ -7,6 +7,7 @@ a policy of small workloads fails in tests/nth_failure, copies by name in tests/
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -138,6 +139,21 @@ def test_a_copy_that_raises_after_another_has_sunk_ends_the_engine() -> None:
     copying(e, first_only)
     with pytest.raises(RuntimeError, match="unwell"):
         e.schedule()
+    lost(e, "schedule stopped half done")
+
+
+def test_an_error_behind_a_restore_on_demand_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head waits for what comes back to it, and nobody was told of the transfer once a request behind it failed."""
+    e = Engine(replace(config(8, host_pages=2), lookahead=1))
+    away = kept(e, 1, 8)
+    e.demote(away)
+    e.progress()
+    e.submit(run(1, 0, 9), 0), e.submit(run(2, 0, 4), 0)
+    monkeypatch.setattr("kvcrucible.engine.starting.admit_at_once", unwell)
+    with pytest.raises(RuntimeError, match="unwell"):
+        e.schedule()
+    assert e.host is not None
+    assert list(e.host.under_way) == [1]
     lost(e, "schedule stopped half done")
 
 
@@ -292,3 +308,28 @@ def test_a_promise_that_is_refused_leaves_an_engine_that_has_not_acted(
     assert snapshot(e) == before
     monkeypatch.undo()
     assert [one.sequence for one in e.schedule().admitted] == [sequence]
+
+
+def test_copies_of_several_that_were_given_up_in_vain_are_given_up_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two continuations lose their copies and a third, which has no room on Host, is released; then a promise is
+    refused.
+    """
+    e = Engine(config(8, host_pages=3))
+    first, second, third = kept(e, 1, 4), kept(e, 2, 8), kept(e, 3, 16)
+    for one in (first, second):
+        e.demote(one, keep=True)
+    e.progress()
+    request = e.submit(run(4, 0, 32), 0)
+    before = snapshot(e)
+
+    def no_rows(*_: Any) -> None:
+        raise DeviceCapacity("pages", "none", "wait")
+
+    monkeypatch.setattr("kvcrucible.engine.starting.start_bundle", no_rows)
+    assert e.schedule().waiting is not None
+    assert snapshot(e) == before
+    monkeypatch.undo()
+    assert [one.sequence for one in e.schedule().admitted] == [request]
+    assert (e.given_up, e.evicted) == ([first, second], [third])

@@ -112,6 +112,16 @@ def test_for_a_single_page_that_lacks_one_sinks() -> None:
     s.lock.close()
 
 
+def test_for_pages_that_one_pool_alone_lacks_somebody_sinks() -> None:
+    s = Story(replace(SMALL, backend="mtp", backend_capacity_pages=16, backend_page_size=4))
+    old = s.kept(1, 8)
+    request = s.ask(7)
+    outcome = s.take(Schedule())
+    assert outcome.value == sinking(request, TransferStarted(0, old, Tier.DEVICE, (2, 2)))
+    assert s.lock.snapshot.pools[1].free >= 7, "the other pool lacks nothing"
+    s.lock.close()
+
+
 def test_as_many_sink_as_are_needed_and_what_finds_no_room_on_host_yields() -> None:
     s = Story()
     first, second, third = s.kept(1, 8), s.kept(2, 8), s.kept(3, 8)
@@ -183,6 +193,17 @@ def test_copies_on_device_are_given_up_until_it_is_enough_and_all_are_told() -> 
             (),
         )
         s.lock.close()
+
+
+def test_no_more_copies_on_device_are_given_up_than_needed() -> None:
+    """The first has just the page that lacks."""
+    s = Story()
+    first, second = s.kept(1, 4), s.kept(2, 8)
+    s.take(Demote(first, keep=True), Demote(second, keep=True), Progress())
+    request = s.ask(6)
+    outcome = s.take(Schedule())
+    assert (outcome.value, outcome.given_up, outcome.evicted) == (cold(request), (first,), ())
+    s.lock.close()
 
 
 def test_copies_on_host_make_way_for_what_sinks_and_its_own_are_not_copied_again() -> None:
