@@ -24,7 +24,7 @@ from kvcrucible.contract.tokens import run
 from kvcrucible.engine.engine import Engine
 from kvcrucible.engine.observe import snapshot
 from kvcrucible.engine.storage.null import NullStorage
-from kvcrucible.engine.streams import Device, EffectFailed, ImmediateDevice, SimulatedDevice
+from kvcrucible.engine.streams import AnsweredStream, Device, EffectFailed, ImmediateDevice, SimulatedDevice
 
 DEVICES = [ImmediateDevice, SimulatedDevice, fake_device]
 
@@ -136,3 +136,14 @@ def test_what_succeeds_leaves_nothing_behind_to_be_asked() -> None:
     e.device.synchronize()
     e.progress()
     assert not e.stream._open
+
+
+def test_nothing_is_recorded_where_nothing_was_queued() -> None:
+    device = SimulatedDevice()
+    stream = AnsweredStream(device.stream("compute"))
+    stream.ask()
+    assert not device.pending
+    stream.submit(lambda: None)
+    for _ in range(2):
+        stream.ask()
+        assert device.pending == 2, "one effect, and one event behind it"

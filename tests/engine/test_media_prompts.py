@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kvcrucible.contract.config import EngineConfig, PoolSpec
@@ -122,6 +124,21 @@ def test_spans_out_of_place_or_unnamed_are_refused_and_change_nothing(spans: tup
     assert engine.submit(run(0, 0, 1), 0) == 1
     with pytest.raises(BadArgument):
         engine.lookup(PLACEHOLDERS, spans=spans)
+
+
+@pytest.mark.parametrize("spans", [1, 4, 5, 9])
+def test_a_refusal_names_the_places_of_four_spans_at_most(spans: int) -> None:
+    """However many spans a caller gives, the words stay short, and say that there are more."""
+    engine, _ = pair()
+    beyond = tuple(TokenSpan(16 + one, 1, "image") for one in range(spans))
+    named = [(16 + one, 17 + one) for one in range(min(spans, 4))]
+    words = f"spans at {named}{', …' if spans > 4 else ''}; found: 16 tokens"
+    for ask in (
+        lambda: engine.submit(PLACEHOLDERS, 1, spans=beyond),
+        lambda: engine.lookup(PLACEHOLDERS, spans=beyond),
+    ):
+        with pytest.raises(BadArgument, match=re.escape(words)):
+            ask()
 
 
 def test_a_snapshot_with_media_survives_json() -> None:

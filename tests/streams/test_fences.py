@@ -22,6 +22,18 @@ def test_what_is_done_when_it_ends_is_complete_at_once_and_reported_once() -> No
     assert fences.collect() == ()
 
 
+def test_a_unit_is_outstanding_behind_one_that_was_done_when_it_ended() -> None:
+    """Its pages would be free at once, with its effects still to come."""
+    fences, slow = UnitFences(), FakeEvent()
+    fences.end(4, FakeEvent(True))
+    assert fences.completed == 1
+    ordinal = fences.end(9, slow)
+    assert (ordinal, fences.completed, fences.unit(ordinal)) == (2, 1, 9)
+    assert (fences.collect(), fences.completed, fences.unit(ordinal)) == ((4,), 1, 9)
+    slow.done = True
+    assert (fences.collect(), fences.completed) == ((9,), 2)
+
+
 def test_a_unit_that_is_done_waits_for_those_that_ended_before() -> None:
     fences, slow = UnitFences(), FakeEvent()
     fences.end(0, slow)
