@@ -6,12 +6,11 @@ something fails.  Others: test_stopped_half_done.py, test_units_cut_short.py.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from half_done import cut_short, unwell
 
 from kvcrucible.contract.config import EngineConfig, HostSpec, PoolSpec
-from kvcrucible.contract.errors import EngineLost, StaleHandle
+from kvcrucible.contract.errors import StaleHandle
 from kvcrucible.contract.operations import Append, Prefill
 from kvcrucible.contract.planes import PlaneSpec
 from kvcrucible.contract.profiles import PROFILES, Geometry
@@ -34,17 +33,6 @@ def with_one_sequence() -> tuple[Engine, int]:
     return e, sequence
 
 
-def unwell(*_: Any) -> None:
-    raise RuntimeError("the books are unwell")
-
-
-def lost(e: Engine, operation: str) -> None:
-    """Assert that the engine refuses everything, and names the operation that was cut short."""
-    for act in (e.schedule, e.progress, lambda: e.lookup(run(0, 0, 2))):
-        with pytest.raises(EngineLost, match=f"{operation} stopped half done: RuntimeError.*unwell"):
-            act()
-
-
 def test_an_error_in_the_middle_of_a_cancel_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     e, sequence = with_one_sequence()
     monkeypatch.setattr(ContextCache, "unmark", unwell)
@@ -53,7 +41,7 @@ def test_an_error_in_the_middle_of_a_cancel_ends_the_engine(monkeypatch: pytest.
     # Nobody has the sequence's page any more, and it is not free.
     assert sequence not in e.sequences
     assert e.pools[0].leased == 1
-    lost(e, "cancel")
+    cut_short(e, "cancel")
 
 
 def test_an_error_in_the_middle_of_a_checkpoint_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +52,7 @@ def test_an_error_in_the_middle_of_a_checkpoint_ends_the_engine(monkeypatch: pyt
         e.checkpoint(sequence)
     # The sequence has a mark that nothing finds, and that cannot be taken away.
     assert len(e.sequences[sequence].marks) == 2
-    lost(e, "checkpoint")
+    cut_short(e, "checkpoint")
 
 
 def test_an_error_in_the_middle_of_progress_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +67,7 @@ def test_an_error_in_the_middle_of_progress_ends_the_engine(monkeypatch: pytest.
     assert transfer not in e.host.under_way
     assert [page.visible for page in e.ledger.live.values()] == [Tier.HOST]
     assert e.fences.collect() == ()
-    lost(e, "progress")
+    cut_short(e, "progress")
 
 
 def test_a_call_has_acted_once_something_is_never_taken_back() -> None:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from half_done import lost, unwell
 
 from kvcrucible.contract.config import EngineConfig, HostSpec, PoolSpec
 from kvcrucible.contract.errors import BadArgument, DeviceCapacity, EngineLost
@@ -45,10 +46,6 @@ def kept(e: Engine, source: int, length: int) -> int:
     return sequence
 
 
-def unwell(*_: Any) -> None:
-    raise RuntimeError("the device is unwell")
-
-
 def copying(e: Engine, pack: Callable[..., None]) -> None:
     """Let copies to Host be what ``pack`` does."""
     assert e.host is not None
@@ -57,13 +54,6 @@ def copying(e: Engine, pack: Callable[..., None]) -> None:
 
 def refusing(*_: Any) -> None:
     raise BadArgument("a copy", "outside the memory", "stay within")
-
-
-def lost(e: Engine, why: str) -> None:
-    """Assert that the engine refuses everything."""
-    for act in (e.schedule, e.progress, lambda: e.lookup(run(0, 0, 2)), lambda: e.submit(run(0, 0, 1), 0)):
-        with pytest.raises(EngineLost, match=why):
-            act()
 
 
 def test_an_error_that_nobody_has_foreseen_passes_through_and_ends_the_engine() -> None:
@@ -79,13 +69,13 @@ def test_an_error_that_nobody_has_foreseen_passes_through_and_ends_the_engine() 
 
     class Unwell(NullStorage):
         def copy_columns(self, *_: Any) -> None:
-            raise RuntimeError("the device is unwell")
+            raise RuntimeError("something is unwell")
 
     e.storages[0] = Unwell()
     with pytest.raises(RuntimeError, match="unwell"):
         e.fork(kept[2], 7, 4)
     with pytest.raises(
-        EngineLost, match="tail copy that could not be queued: the device is unwell; pages may lack"
+        EngineLost, match="tail copy that could not be queued: something is unwell; pages may lack"
     ):
         e.fork(kept[2], 7, 4)
 

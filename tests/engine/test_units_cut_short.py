@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from half_done import cut_short, unwell
 
 from kvcrucible.contract.config import EngineConfig, PoolSpec
-from kvcrucible.contract.errors import EngineLost
 from kvcrucible.contract.operations import Append, Prefill
 from kvcrucible.contract.tokens import run
 from kvcrucible.engine.cache import ContextCache
@@ -25,17 +23,6 @@ def in_flight() -> tuple[Engine, int, int]:
     return e, sequence, e.begin_unit([Append(sequence, run(1, 0, 2))])
 
 
-def unwell(*_: Any) -> None:
-    raise RuntimeError("the books are unwell")
-
-
-def lost(e: Engine, operation: str) -> None:
-    """Assert that the engine refuses everything, and names the operation that was cut short."""
-    for act in (e.schedule, e.progress, lambda: e.lookup(run(0, 0, 2))):
-        with pytest.raises(EngineLost, match=f"{operation} stopped half done: RuntimeError.*unwell"):
-            act()
-
-
 @pytest.mark.parametrize(
     ("commit", "at"), [(True, "commit"), (False, "retract")], ids=["as-it-commits", "as-it-aborts"]
 )
@@ -49,7 +36,7 @@ def test_an_error_at_the_end_of_a_unit_ends_the_engine(
     # The unit is in flight, and its row is not.
     assert unit in e.units
     assert e.sequences[sequence].unit is None
-    lost(e, "end_unit")
+    cut_short(e, "end_unit")
 
 
 def test_an_error_as_a_recorded_cancel_is_carried_out_ends_the_engine(
@@ -63,7 +50,7 @@ def test_an_error_as_a_recorded_cancel_is_carried_out_ends_the_engine(
     # Nobody has the sequence's pages any more, and they are not free.
     assert sequence not in e.sequences
     assert e.pools[0].leased == 1
-    lost(e, "end_unit")
+    cut_short(e, "end_unit")
 
 
 def test_an_error_once_a_unit_has_mapped_its_pages_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,4 +59,4 @@ def test_an_error_once_a_unit_has_mapped_its_pages_ends_the_engine(monkeypatch: 
     monkeypatch.setattr(ExecutionTables, "freeze", unwell)
     with pytest.raises(RuntimeError, match="unwell"):
         e.begin_unit([Append(sequence, run(1, 2, 1))])
-    lost(e, "begin_unit")
+    cut_short(e, "begin_unit")
