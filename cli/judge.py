@@ -148,7 +148,7 @@ def _print_honest(reports: list[VolumeReport], alarms: int, seed: int) -> None:
     for report in reports:
         failure = report.failure
         found = "" if failure is None else safe(str(failure.violations[0]))
-        verdict = "held" if failure is None else "FALSE ALARM"
+        verdict = "FALSE ALARM" if failure is not None else report.cut_short or "held"
         bound = "" if report.bound is None else f"< {report.bound:.1e}"
         table.add_row(
             report.plan.engine, verdict, found, f"{report.total.seeds:,}", f"{report.operations:,}", bound

@@ -7,6 +7,7 @@ import sys
 import traceback
 from contextlib import suppress
 from importlib import import_module
+from types import FrameType
 
 import typer
 
@@ -66,7 +67,7 @@ def main() -> None:
     To be asked to end (``SIGTERM``, by ``timeout`` or a job that is cancelled) is the same as an interruption from the
     keyboard: a campaign reports what it has done until then.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _end)
     guard_output()
     try:
         try:
@@ -83,9 +84,21 @@ def main() -> None:
         raise
 
 
+def _end(number: int, frame: FrameType | None) -> None:
+    # Who asks again would only cut off the report.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.default_int_handler(number, frame)
+
+
 def _run() -> None:
     try:
         build_app()()
+    except SystemExit as ended:
+        # What a command does not catch itself, the library of the command line makes an exit without a word.
+        if ended.code == ExitStatus.INTERRUPTED:
+            stderr_line("interrupted")
+            say_drawn_seed()
+        raise
     except NotRunError as error:
         stderr_line(f"not run: {error}")
         sys.exit(ExitStatus.NOT_RUN)

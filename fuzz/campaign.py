@@ -79,7 +79,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A minimal failing example, or the first that was seen where the plan does not shrink.
+    """A minimal failing example, or the first that was seen where the plan does not shrink or was interrupted.
 
     ``examples_before``, ``steps_before``: how much had been tried when a failure was first seen, before shrinking, and
     ``first_seen`` what that one violated: what is minimal may violate less.
@@ -180,7 +180,8 @@ def run(plan: Plan, on_progress: Callable[[Report], None] | None = None) -> Repo
     """Run the campaign; stops at the first failure, which comes out minimal.
 
     ``on_progress`` is called after each example, failing ones included.  Raises ``NotRunError`` where the engine or
-    a depth is not to be had.  Interruption ends it with ``cut_short``.
+    a depth is not to be had.  Interruption ends it with ``cut_short``, and with what had failed first where that was
+    being made smaller.
     """
     if Depth.PAYLOAD in plan.depths:
         _use_one_thread()
@@ -211,6 +212,9 @@ def run(plan: Plan, on_progress: Callable[[Report], None] | None = None) -> Repo
                 break
     except KeyboardInterrupt:
         report.cut_short = "interrupted"
+        if recorder.first is not None:
+            # While it was made smaller: what was seen is a finding all the same.
+            report.failure = _first(recorder.first, recorder.first.violations)
     report.seconds = time.perf_counter() - began
     return report
 

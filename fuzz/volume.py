@@ -240,7 +240,11 @@ def _run_one(plan: VolumePlan, conditions: Conditions, seed: int, block: Block) 
         from kvcrucible.fuzz.shrink import as_seen, shrink
 
         block.failed_seed = seed
-        block.failure = shrink(failed, conditions) if plan.shrink else as_seen(failed)
+        try:
+            block.failure = shrink(failed, conditions) if plan.shrink else as_seen(failed)
+        except KeyboardInterrupt:
+            # What was seen is a finding all the same.
+            block.failure = as_seen(failed)
         return block.failure
     if watch.digest is not None:
         block.digests.append(watch.digest.hexdigest())
@@ -309,9 +313,21 @@ def _blocks(plan: VolumePlan, jobs: int) -> Iterator[Block]:
                 waiting.append(pool.submit(run_block, plan, first, seeds))
                 # A block more than there are processes, so that none has to wait for the slowest of all.
                 if len(waiting) > jobs:
-                    yield waiting.pop(0).result()
+                    block = waiting[0].result()
+                    del waiting[0]
+                    yield block
             while waiting:
-                yield waiting.pop(0).result()
+                block = waiting[0].result()
+                del waiting[0]
+                yield block
+        except KeyboardInterrupt:
+            # What is under way ends its block and counts, unless its process was ended as well.
+            for future in waiting:
+                future.cancel()
+            for future in waiting:
+                if not future.cancelled() and future.exception() is None:
+                    yield future.result()
+            raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

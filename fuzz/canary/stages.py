@@ -41,7 +41,7 @@ from kvcrucible.fuzz.nth_failure.failing import FailingPool
 from kvcrucible.fuzz.nth_failure.subject import Subject
 from kvcrucible.fuzz.nth_failure.workloads import Workload
 from kvcrucible.fuzz.setting import Depth, Setting
-from kvcrucible.fuzz.volume import VolumePlan, run_volume
+from kvcrucible.fuzz.volume import VolumePlan, VolumeReport, run_volume
 from kvcrucible.invariants.history.check import check_file
 from kvcrucible.invariants.history.outcome import Judgement
 from kvcrucible.invariants.judgements import ENGINE_FAULT
@@ -121,15 +121,22 @@ def _campaign_at(depth: Depth) -> Stage:
         plan = campaign.Plan(
             engine, (depth,), _EXAMPLES[depth], _STEPS, backends=(None,), profiles=("FP32",), hosts=(False,)
         )
-        failure = campaign.run(plan).failure
-        return None if failure is None else str(failure.violations[0])
+        return _told(campaign.run(plan))
 
     return stage
 
 
 def _raw(canary: bool) -> str | None:
-    failure = run_volume(VolumePlan(CANARY if canary else "paged", seeds=_SEEDS, rules=_STEPS)).failure
-    return None if failure is None else str(failure.violations[0])
+    return _told(run_volume(VolumePlan(CANARY if canary else "paged", seeds=_SEEDS, rules=_STEPS)))
+
+
+def _told(report: campaign.Report | VolumeReport) -> str | None:
+    """Return what a campaign found; an interrupted one has let nobody pass, and ends the stages."""
+    if report.failure is not None:
+        return str(report.failure.violations[0])
+    if report.cut_short == "interrupted":
+        raise KeyboardInterrupt
+    return None
 
 
 class LeakyPool(FailingPool):

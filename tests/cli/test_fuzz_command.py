@@ -54,6 +54,24 @@ sys.argv[0] = "kvcrucible"
 main()
 """
 
+#: Runs the command line and says on a line of its own that the first cell is about to be tried.
+FAILING = """
+import sys
+from kvcrucible.fuzz.nth_failure import campaign
+
+try_cell = campaign.try_cell
+
+def first_cell(cell):
+    campaign.try_cell = try_cell
+    print("first cell", flush=True)
+    return try_cell(cell)
+
+campaign.try_cell = first_cell
+from kvcrucible.cli.main import main
+sys.argv[0] = "kvcrucible"
+main()
+"""
+
 #: Runs the command line with a harness that falls over in its first example.
 FALLING_OVER = """
 import sys
@@ -154,6 +172,46 @@ def test_an_interruption_keeps_what_was_done(asked: signal.Signals, tmp_path: Pa
     out, err = process.communicate(timeout=60)
     assert process.returncode == ExitStatus.INTERRUPTED, err
     assert "interrupted" in out
+
+
+def test_a_finding_is_kept_where_it_is_interrupted_while_it_is_made_smaller(tmp_path: Path) -> None:
+    script = f"""
+from kvcrucible.fuzz import campaign
+
+def shrinking(*_):
+    print("shrinking", flush=True)
+    import time
+    time.sleep(60)
+
+campaign.minimise = shrinking
+{BROKEN}"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, "fuzz", "--depth", "ledger", "--seed", "3"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert "shrinking" in process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == ExitStatus.VIOLATION, err
+    assert "VIOLATION: " in out
+    assert "interrupted" in out
+    assert list((tmp_path / "results" / "failures").glob("test_*.py"))
+
+
+@pytest.mark.parametrize("times", [1, 5])
+def test_what_has_no_report_when_it_is_interrupted_says_its_seed(times: int, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", FAILING, "nth-failure", "--cells", "1000000"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert "first cell" in process.stdout.readline()
+    for _ in range(times):
+        process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == ExitStatus.INTERRUPTED, err
+    assert re.search(r"^interrupted\ndrawn: --seed \d+$", err, re.MULTILINE), err
 
 
 def test_a_job_that_is_ended_with_all_its_processes_is_interrupted(tmp_path: Path) -> None:
