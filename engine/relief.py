@@ -41,8 +41,11 @@ def relieve(
     need: Sequence[int],
     dropped: Sequence[LogicalPage],
     protected: int | None,
+    using: Sequence[LogicalPage] = (),
 ) -> Waiting | None:
     """Make ``room`` for ``need`` pages, as for :func:`admission.fits`, which says that it can be had.
+
+    ``using``: pages of which ``need`` counts on a copy that is on Device; those are not given up.
 
     Returns None once the room is there, or that the request waits for what sinks.  Raises ``HostGeometry`` where
     extents that fit are refused all the same and nothing sinks; then nothing has changed once the room is left.
@@ -52,8 +55,10 @@ def relieve(
     if max(short) <= 0:
         return None
     if host is not None:
-        # These return to the request's own reservation, for which no unit holds them up; given up, they would retire.
+        # The dropped return to the request's own reservation, for which no unit holds them up; given up, they would
+        # retire.  Without a copy that is used, more pages would be needed than room is made for.
         held_up = {page for page in dropped if not engine.ledger.frees(page)}
+        held_up.update(using)
         for kept, copies in cache.with_device_copies(protected):
             if not held_up.isdisjoint(copies):
                 continue

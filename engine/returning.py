@@ -74,7 +74,7 @@ def _start(
         return None
     assert engine.host is not None
     with Room(engine) as room:
-        waiting = relief.relieve(engine, room, request, need, (), kept.continuation)
+        waiting = relief.relieve(engine, room, request, need, (), kept.continuation, missing)
         if waiting is not None:
             return waiting
         # The Host slots stay as clean copies, so that sinking again costs no copy.

@@ -31,7 +31,7 @@ from kvcrucible.contract.operations import (
     WaitingKind,
 )
 from kvcrucible.contract.snapshot import Tier
-from kvcrucible.contract.tokens import run
+from kvcrucible.contract.tokens import canonical, run
 from kvcrucible.engine import host_room, relief
 from kvcrucible.engine.host.slots import HostSlots
 from kvcrucible.fuzz.adapters.paged import PagedAdapter
@@ -232,6 +232,27 @@ def test_who_does_not_show_its_extents_is_not_judged_by_them(monkeypatch: pytest
     monkeypatch.setattr(PagedAdapter, "snapshot", lambda self: replace(shown(self), extents={}))
     monkeypatch.setattr(PagedAdapter, "drain", lambda self: None)
     test_copies_on_host_make_way_for_what_sinks_and_its_own_are_not_copied_again()
+
+
+def test_copies_that_a_restore_goes_on_with_are_not_given_up_for_it() -> None:
+    """The first page of what comes back has a copy on Device still, which another continuation has as well: without it
+    the restore would take a page more than room was made for.
+    """
+    s = Story()
+    back = s.kept(1, 8)
+    beginning = s.take(Fork(back, 4, 0)).value
+    assert isinstance(beginning, int)
+    s.take(Finish(beginning), Demote(beginning, keep=True), Progress())
+    s.take(Demote(back), Progress())
+    other = s.kept(2, 4)
+    s.take(Submit(run(3, 0, 24), 0), Schedule())
+    assert s.lock.snapshot.pools[0].free == 0
+    request = s.take(Submit(canonical([*run(1, 0, 8), (4, 0, 1)]), 0)).value
+    assert isinstance(request, int)
+    outcome = s.take(Schedule())
+    assert outcome.given_up == ()
+    assert outcome.value == sinking(request, to_host(2, other, 1))
+    s.lock.close()
 
 
 def test_what_failed_to_sink_keeps_nobody_else_from_sinking() -> None:
