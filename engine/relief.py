@@ -57,8 +57,7 @@ def relieve(
     if host is not None:
         # The dropped return to the request's own reservation, for which no unit holds them up; given up, they would
         # retire.  Without a copy that is used, more pages would be needed than room is made for.
-        held_up = {page for page in dropped if not engine.ledger.frees(page)}
-        held_up.update(using)
+        held_up = {page for page in dropped if not engine.ledger.frees(page)}.union(using)
         for kept, copies in cache.with_device_copies(protected):
             if not held_up.isdisjoint(copies):
                 continue
